@@ -1,0 +1,37 @@
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from laval.report import curve_svg
+
+POINTS = [
+    {"method": m, "depth": d, "ratio": r} for m, d, r in [("ours", 26, 1.2), ("ours", 28, 1.04), ("random", 28, 1.5)]
+]
+
+
+def test_a_curve_draws_a_line_per_method_and_a_legend():
+    svg = curve_svg(POINTS, title="Quality <against> depth")
+    ElementTree.fromstring(svg)
+    for text in ("ours", "random", "mean depth", "perplexity relative to dense", "Quality &lt;against&gt; depth"):
+        assert text in svg
+    assert "currentColor" in svg and "#0072b2" in svg and "#d55e00" in svg
+
+
+def test_a_curve_sits_in_a_page():
+    svg = curve_svg(POINTS)
+    assert svg.startswith("<svg") and "<metadata" not in svg
+    assert not re.search(r'(?:href|src)="(?!#)', svg)
+    assert svg == curve_svg(POINTS)
+
+
+def test_other_keys_and_a_cut_axis():
+    points = [{"name": "a", "layers": 3, "loss": 2.0}, {"name": "a", "layers": 4, "loss": 9.0}]
+    ElementTree.fromstring(curve_svg(points, x="layers", y="loss", by="name", y_max=4))
+
+
+def test_bad_points_are_named():
+    with pytest.raises(ValueError, match="points is empty"):
+        curve_svg([])
+    with pytest.raises(ValueError, match=r"points\[0\] has no 'ratio'"):
+        curve_svg([{"method": "ours", "depth": 3}])
