@@ -9,7 +9,7 @@ PIP_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check --no-compile \
+INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check --no-compile \
 	--constraint constraints/dev.txt $(PIP_FLAGS)
 
 .PHONY: demo test lint clean help

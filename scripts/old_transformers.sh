@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 version=5.20.0
 python=.venv-oldest/bin/python
-pip=("$python" -m pip install --quiet --no-input --disable-pip-version-check --no-compile)
+pip=("$python" -m pip install -qq --no-input --disable-pip-version-check --no-compile)
 pins=.venv-oldest/pins.txt
 
 # The other pins stay as they are, as far as this transformers allows.
