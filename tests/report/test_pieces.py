@@ -36,6 +36,13 @@ def test_a_character_belongs_to_the_token_that_completes_it():
     assert pieces == ["x", "", "", "→", "y"]
 
 
+@pytest.mark.parametrize("make", [byte_level, byte_fallback])
+def test_the_window_holds_for_text_with_split_characters(make):
+    ids = make()("the flow→ the é. flows 😀", add_special_tokens=False)["input_ids"]
+    full = make().decode(ids)
+    assert _ends(make(), ids, full) == naive_ends(make(), ids, full)
+
+
 def test_byte_fallback_keeps_spaces_and_completes_characters():
     tokenizer = byte_fallback()
     ids = tokenizer.convert_tokens_to_ids(["▁the", "▁flow", "s", "<0xC3>", "<0xA9>", "▁the", "."])

@@ -54,18 +54,18 @@ def _colors(scale: Scale) -> str:
     return f"{rules(LIGHT)}\n@media screen and (prefers-color-scheme:dark){{{rules(DARK)}}}\n"
 
 
-def _plain(value: float, digits: int = 1) -> str:
-    return "–" if math.isnan(value) else f"{value:.{digits}f}"
+def _plain(value: float, form: str = ".1f") -> str:
+    return "–" if math.isnan(value) else f"{value:{form}}"
 
 
-def _data(name: str, value: float, digits: int = 1) -> str:
+def _data(name: str, value: float, form: str = ".1f") -> str:
     """A number as people read it, with the exact one in `value` for programs."""
     exact = "" if math.isnan(value) else repr(value)
-    return f'<data data-name="{name}" value="{exact}">{_plain(value, digits)}</data>'
+    return f'<data data-name="{name}" value="{exact}">{_plain(value, form)}</data>'
 
 
 def _head(trace: Trace, depths: list[int]) -> str:
-    layers = _data("layers", trace.layers, 0)
+    layers = _data("layers", trace.layers, ".0f")
     return (
         f'<header><p class="brand">{MARK}laval · depth map</p>\n'
         f"<h1>{_data('mean-depth', trace.mean_depth)} <small>of {layers} layers per token</small></h1>\n"
@@ -77,7 +77,7 @@ def _lead(trace: Trace, depths: list[int]) -> str:
     if not depths:
         return "There is no token in this trace, at most padding."
     texts = f" in {len(trace.tokens)} texts" if len(trace.tokens) > 1 else ""
-    skipped, count = _data("skipped-percent", 100 * trace.skipped_share), _data("tokens", trace.count, 0)
+    skipped, count = _data("skipped-percent", 100 * trace.skipped_share), _data("tokens", trace.count, ".0f")
     return (
         f"<strong>{skipped}&nbsp;%</strong> of layer computations were skipped over {count} "
         f"token{'s' if trace.count > 1 else ''}{texts}. "
@@ -97,7 +97,9 @@ def _legend(scale: Scale, generated: bool, segments: bool) -> str:
 
 def _text(i: int, row: Row, trace: Trace, rows: int) -> str:
     title = f"<h2>Text {i + 1}</h2>" if rows > 1 else "<h2>The text</h2>"
-    told = f"{_data('row-tokens', len(row.pieces), 0)} tokens, mean depth {_data('row-mean-depth', row.mean_depth)}"
+    told = (
+        f"{_data('row-tokens', len(row.pieces), '.0f')} tokens, mean depth {_data('row-mean-depth', row.mean_depth)}"
+    )
     if row.new_from is not None and 0 < row.new_from < len(row.pieces):
         told += _halves(row)
     spans = "".join(_token(row, t, trace.layers) for t in range(len(row.pieces)))
@@ -176,15 +178,15 @@ def _known(rate: float) -> float:
 
 def _facts(trace: Trace) -> str:
     totals = {
-        "Tokens": _data("total-tokens", trace.count, 0),
-        "Layers per token": f"{_data('total-depth', trace.mean_depth, 3)} of {trace.layers}",
+        "Tokens": _data("total-tokens", trace.count, ".0f"),
+        "Layers per token": f"{_data('total-depth', trace.mean_depth, '.3f')} of {trace.layers}",
         "Layer computations": _counted(trace),
     }
     if trace.segments is not None:
         segments = sum(sum(row.starts) for row in trace.rows())
-        totals["Segments"] = _data("segments", segments, 0)
+        totals["Segments"] = _data("segments", segments, ".0f")
     if trace.margin is not None:
-        totals["Nearest gate to its threshold"] = _data("margin", trace.margin, 4)
+        totals["Nearest gate to its threshold"] = _data("margin", trace.margin, ".2g")
     facts = {escape(str(name)): escape(shown(str(value))) for name, value in trace.facts.items()}
     lines = "".join(
         f'<tr><th scope="row">{name}</th><td>{value}</td></tr>' for name, value in (totals | facts).items()
@@ -195,4 +197,4 @@ def _facts(trace: Trace) -> str:
 
 def _counted(trace: Trace) -> str:
     ran = int(trace.depth[trace.valid].sum())
-    return f"{_data('ran', ran, 0)} of {_data('cells', trace.count * trace.layers, 0)}"
+    return f"{_data('ran', ran, '.0f')} of {_data('cells', trace.count * trace.layers, '.0f')}"

@@ -7,7 +7,8 @@ def token_pieces(tokenizer, ids: Iterable[int]) -> list[str]:
     """Split `tokenizer.decode(ids)` into one piece per token.
 
     A character made of several tokens (an emoji over four bytes) belongs to the token that completes it; the
-    earlier ones get ''. Special tokens are kept. Time grows linearly with the number of tokens.
+    earlier ones get ''. Special tokens are kept. Time grows linearly with the text (quadratically within
+    a run of broken bytes).
     """
     ids = [int(i) for i in ids]
     full = tokenizer.decode(ids)
@@ -33,24 +34,22 @@ def _ends(tokenizer, ids: list[int], full: str) -> list[int] | None:
     """The same from a sliding window: decode from the last whole piece only.
 
     The piece before the window's own tokens is decoded with them, since the first token of a text may lose its
-    leading space. Returns None when the decoder rewrites earlier text, so that no window can be trusted.
+    leading space. The window moves on when its text is whole and agrees with `full`; a decoder may first show an
+    unfinished character, even the bytes before it, as something else. Returns None when it never agreed again.
     """
-    ends, end = [], 0
+    ends, end, agreed = [], 0, full == ""
     context, fresh, known = 0, 0, 0  # the window decodes ids[context:]; text before ids[fresh:] ends at `known`
     before = ""
     for i in range(len(ids)):
         window = tokenizer.decode(ids[context : i + 1])
-        if not window.startswith(before):
-            return None
-        text = window[len(before) :]
+        text = window[len(before) :] if window.startswith(before) else ""
         end = max(end, known + _shared(text, full, known))
         ends.append(end)
-        if text and not text.endswith("\ufffd"):
-            if end != known + len(text):
-                return None
+        agreed = window == before + text and end == known + len(text)
+        if agreed and text and not text.endswith("\ufffd"):
             context, fresh, known = fresh, i + 1, end
             before = tokenizer.decode(ids[context:fresh])
-    return [*ends[:-1], len(full)] if ends else []
+    return ends if agreed and end == len(full) else None
 
 
 def _shared(text: str, full: str, start: int = 0) -> int:
