@@ -1,1 +1,24 @@
-"""Hugging Face models and configurations, and the default model that laval can always find."""
+"""Adaptive models in the Hugging Face world: configs, classes, attaching, saving, loading."""
+
+from __future__ import annotations
+
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from laval.models.attach import attach
+from laval.models.configuration import AdaptiveConfig
+from laval.models.modeling import AdaptiveForCausalLM, AdaptiveOutput
+from laval.models.switches import dense, recording, set_depth, using
+
+AutoConfig.register(AdaptiveConfig.model_type, AdaptiveConfig, exist_ok=True)
+AutoModelForCausalLM.register(AdaptiveConfig, AdaptiveForCausalLM, exist_ok=True)
+
+__all__ = [
+    "AdaptiveConfig",
+    "AdaptiveForCausalLM",
+    "AdaptiveOutput",
+    "attach",
+    "dense",
+    "recording",
+    "set_depth",
+    "using",
+]

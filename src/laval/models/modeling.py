@@ -1,0 +1,161 @@
+"""A stock base model and a skip policy beside it, as one Hugging Face model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers.cache_utils import DynamicCache
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from laval.blocks import backbone_of
+from laval.compat import cache_argument, pick_cache
+from laval.models.configuration import AdaptiveConfig
+from laval.runtime import STEPS, Recording, check_runtime, choose
+from laval.skip import Route, SkipPolicy
+
+
+@dataclass
+class AdaptiveOutput(CausalLMOutputWithPast):
+    """The base model's output, and the routes taken: one per routed layer, in order of `policy.layers`."""
+
+    routes: tuple[Route, ...] | None = None
+
+
+class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
+    """`base`: the untouched transformers model, under its own weight names. `policy`: who skips what.
+
+    `runtime` says how a forward is carried out: auto, masked, grouped, conditional or dense.
+    """
+
+    config_class = AdaptiveConfig
+    base_model_prefix = "base"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: AdaptiveConfig, base: PreTrainedModel | None = None):
+        super().__init__(config)
+        self.policy: SkipPolicy = config.build_method().build(config.text_config)
+        if config.taus:
+            self.policy.set_thresholds(config.taus)
+        self.base = AutoModelForCausalLM.from_config(config.text_config) if base is None else base
+        self.backbone = backbone_of(self.base)
+        self.runtime = "auto"
+        self.recording: Recording | None = None
+        self.tokenizer = None
+        for parameter in self.parameters():  # all made or loaded already: post_init must not draw them again
+            parameter._is_hf_initialized = not parameter.is_meta
+        self.post_init()
+
+    def _init_weights(self, module) -> None:
+        """Nothing: routers and adapters start themselves, the base has its own."""
+
+    def get_input_embeddings(self):
+        return self.base.get_input_embeddings()
+
+    def set_input_embeddings(self, value) -> None:
+        self.base.set_input_embeddings(value)
+
+    def get_output_embeddings(self):
+        return self.base.get_output_embeddings()
+
+    def set_output_embeddings(self, value) -> None:
+        self.base.set_output_embeddings(value)
+
+    def get_decoder(self):
+        return self.base.get_decoder()
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        position_ids=None,
+        cache=None,
+        inputs_embeds=None,
+        labels=None,
+        use_cache=None,
+        logits_to_keep=0,
+        past_key_values=None,
+        routes=None,
+        num_items_in_batch=None,
+        **kwargs,
+    ) -> AdaptiveOutput:
+        """Logits of input_ids [B, T]. `routes`: bool [routed layers, B, T] to replay instead of deciding.
+
+        `cache` and `past_key_values` are one argument under its new and its old name. kwargs go to attention.
+        """
+        cache = self.open_cache(pick_cache(cache, past_key_values), use_cache)
+        if check_runtime(self.runtime) == "dense":
+            logits, taken = (
+                self.run_dense(input_ids, inputs_embeds, attention_mask, position_ids, cache, logits_to_keep, kwargs),
+                (),
+            )
+        else:
+            x = self.backbone.embed(input_ids, inputs_embeds)  # [B, T, D]
+            contexts = self.backbone.contexts(x, attention_mask, position_ids, cache, **kwargs)
+            x, taken = self.run_layers(x, contexts, routes)
+            logits = self.backbone.head(x, logits_to_keep)  # [B, kept, V]
+        self.note(taken, input_ids if inputs_embeds is None else inputs_embeds)
+        loss = self.language_loss(logits, labels, num_items_in_batch)
+        return AdaptiveOutput(loss=loss, logits=logits, routes=taken, **cache_argument(cache))
+
+    def run_layers(self, x, contexts, routes=None) -> tuple[torch.Tensor, tuple[Route, ...]]:
+        """All decoder layers on x [B, T, D], and the routes of those that may be skipped."""
+        step = STEPS[choose(self.runtime, x.shape[0] * x.shape[1], torch.is_grad_enabled()).step]
+        decided = {} if routes is None else dict(zip(self.policy.layers, routes, strict=True))
+        taken = []
+        for block, context in zip(self.backbone.blocks, contexts, strict=True):
+            if block.index in self.policy.layers:
+                x, route = self.remat(block, step)(block, self.policy, x, context, decided.get(block.index))
+                taken.append(route)
+            else:
+                x = block(x, context)
+        return x, tuple(taken)
+
+    def remat(self, block, step):
+        """The step itself, or under gradient checkpointing the step computed again in the backward pass."""
+        layer = block.layer
+        if not (self.training and getattr(layer, "gradient_checkpointing", False)):
+            return step
+        return lambda *arguments: layer._gradient_checkpointing_func(step, *arguments)
+
+    def run_dense(self, ids, embeds, mask, positions, cache, logits_to_keep, kwargs) -> torch.Tensor:
+        """The untouched base model, bit for bit."""
+        return self.base(
+            input_ids=ids,
+            inputs_embeds=embeds,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=cache is not None,
+            logits_to_keep=logits_to_keep,
+            **cache_argument(cache),
+            **kwargs,
+        ).logits
+
+    def open_cache(self, cache, use_cache):
+        """The caller's cache, a new one where the base would open one, or None."""
+        checkpointing = self.training and self.is_gradient_checkpointing
+        wanted = self.config.text_config.use_cache if use_cache is None else use_cache
+        if cache is not None or not wanted or checkpointing or self.training:
+            return cache
+        return DynamicCache(config=self.config.text_config)
+
+    def language_loss(self, logits, labels, items) -> torch.Tensor | None:
+        if labels is None:
+            return None
+        counted = {} if items is None else {"num_items_in_batch": items}
+        return self.base.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **counted)
+
+    def note(self, taken, inputs) -> None:
+        """Hand what ran to the recording, if one is open."""
+        if self.recording is None:
+            return
+        run = torch.ones(len(self.backbone.blocks), *inputs.shape[:2], dtype=torch.bool, device=inputs.device)
+        gate = torch.full(run.shape, torch.nan, device=inputs.device)
+        for layer, route in zip(self.policy.layers if taken else (), taken, strict=True):
+            run[layer] = route.run
+            if route.gate is not None:
+                gate[layer] = route.gate.detach()
+        self.recording.add(run.cpu(), gate.cpu())

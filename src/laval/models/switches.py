@@ -1,0 +1,75 @@
+"""Turning an adaptive model's knobs: dense, replayed, recorded, another budget."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+
+import torch
+
+from laval.models.modeling import AdaptiveForCausalLM
+from laval.runtime import Recording, check_runtime
+
+
+@contextmanager
+def dense(model: AdaptiveForCausalLM):
+    """Inside, the model is its untouched base, bit for bit."""
+    with using(model, "dense"):
+        yield model
+
+
+@contextmanager
+def using(model: AdaptiveForCausalLM, runtime: str):
+    """Inside, forwards are carried out as `runtime` says: auto, masked, grouped, conditional or dense."""
+    before, model.runtime = model.runtime, check_runtime(runtime)
+    try:
+        yield model
+    finally:
+        model.runtime = before
+
+
+@contextmanager
+def recording(model: AdaptiveForCausalLM):
+    """Inside, every forward adds what ran to the Recording that is handed out."""
+    before, model.recording = model.recording, Recording()
+    try:
+        yield model.recording
+    finally:
+        model.recording = before
+
+
+def set_depth(model: AdaptiveForCausalLM, depth: float) -> float:
+    """Move to a mean depth on the calibrated budget curve; returns the depth that was calibrated nearest to it.
+
+    Between two calibrated points the thresholds are interpolated as scores. ValueError without a curve, or for a depth off it.
+    """
+    curve = sorted(model.config.curve, key=lambda point: point["depth"])
+    if not curve:
+        raise ValueError("the model has no budget curve; expected a calibrated plug-in: calibrate it first")
+    low, high = curve[0]["depth"], curve[-1]["depth"]
+    if not low <= depth <= high:
+        raise ValueError(
+            f"depth is {depth}; expected a mean number of layers from {low:.2f} to {high:.2f}, the calibrated range"
+        )
+    after = next(i for i, point in enumerate(curve) if point["depth"] >= depth)
+    left, right = curve[max(after - 1, 0)], curve[after]
+    share = 1.0 if right is left else (depth - left["depth"]) / (right["depth"] - left["depth"])
+    taus = [mix(a, b, share) for a, b in zip(left["taus"], right["taus"], strict=True)]
+    model.policy.set_thresholds(taus)
+    model.config.taus = taus
+    return left["depth"] + share * (right["depth"] - left["depth"])
+
+
+def mix(a: float, b: float, share: float) -> float:
+    """Two thresholds, interpolated as scores."""
+    score = (1 - share) * logit(a) + share * logit(b)
+    return 1 / (1 + math.exp(-score))
+
+
+def logit(tau: float) -> float:
+    return math.log(tau / (1 - tau))
+
+
+def depth_of(run: torch.Tensor, valid: torch.Tensor) -> float:
+    """Mean layers per token: run bool [L, B, T], valid bool [B, T] (pads never count)."""
+    return float(run.sum(0)[valid].double().mean())

@@ -1,0 +1,9 @@
+"""How a forward is carried out, and what it leaves behind for reports."""
+
+from __future__ import annotations
+
+from laval.runtime.choose import RUNTIMES, Choice, check_runtime, choose
+from laval.runtime.record import Recording
+from laval.runtime.steps import STEPS
+
+__all__ = ["RUNTIMES", "STEPS", "Choice", "Recording", "check_runtime", "choose"]

@@ -1,0 +1,31 @@
+"""The small gated MLP that a skipping token takes instead of the feed-forward network."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Adapter(nn.Module):
+    """u [..., D] -> update [..., D]: U (silu(G u) * D u), without bias; U starts at zero.
+
+    Source: FlexiDepth (arXiv 2503.23798), whose checkpoint calls the map into the bottleneck `down_proj`.
+    """
+
+    def __init__(self, width: int, bottleneck: int):
+        super().__init__()
+        self.gate_proj = nn.Linear(width, bottleneck, bias=False)
+        self.down_proj = nn.Linear(width, bottleneck, bias=False)
+        self.up_proj = nn.Linear(bottleneck, width, bias=False)
+        nn.init.zeros_(self.up_proj.weight)
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        return self.up_proj(F.silu(self.gate_proj(u)) * self.down_proj(u))
+
+
+class NoAdapter(nn.Module):
+    """The ablation: a skipping token is left as it is."""
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(u)

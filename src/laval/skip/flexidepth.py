@@ -1,0 +1,111 @@
+"""FlexiDepth: a router and an adapter per layer, decided per token."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import nn
+
+from laval.blocks import Context
+from laval.skip.adapter import Adapter, NoAdapter
+from laval.skip.policy import SkipPolicy, check_layers
+from laval.skip.route import GATE_MODES, Route
+from laval.skip.router import ROUTERS
+
+
+@dataclass(frozen=True)
+class FlexiDepth:
+    """Token-wise layer skipping with learned routers and adapters (arXiv 2503.23798).
+
+    layers: which may be skipped; None: the last half. router: order of norm and tanh, or the linear ablation.
+    router_width, adapter_width: bottlenecks; None: 1/16 of the model's and the feed-forward network's width.
+    gate: `hard_mask` (branches unscaled, a token that runs is exactly dense) or `released` (scaled by g and 1 - g).
+    keep_kv: skipped tokens stay readable. tau: a token runs if g > tau. start: router bias, new routers run everything.
+    """
+
+    layers: tuple[int, ...] | None = None
+    router: Literal["norm_tanh", "tanh_norm", "linear"] = "norm_tanh"
+    router_width: int | None = None
+    adapter: bool = True
+    adapter_width: int | None = None
+    gate: Literal["hard_mask", "released"] = "hard_mask"
+    keep_kv: bool = True
+    tau: float = 0.5
+    start: float = 2.0
+
+    def __post_init__(self):
+        if not 0 < self.tau < 1:
+            raise ValueError(f"tau is {self.tau}; expected a number between 0 and 1, both excluded: 0.5 as published")
+        for field, known in (("router", ROUTERS), ("gate", GATE_MODES)):
+            if getattr(self, field) not in known:
+                raise ValueError(f"{field} is {getattr(self, field)!r}; expected one of {', '.join(known)}")
+        for field in ("router_width", "adapter_width"):
+            width = getattr(self, field)
+            if width is not None and width < 1:
+                raise ValueError(f"{field} is {width}; expected a positive number, or nothing for the published 1/16")
+
+    def resolve(self, config) -> FlexiDepth:
+        """The same with every default written out for a base model's text config."""
+        depth = config.num_hidden_layers
+        layers = range(depth // 2, depth) if self.layers is None else self.layers
+        return replace(
+            self,
+            layers=check_layers(layers, depth),
+            router_width=self.router_width or max(1, config.hidden_size // 16),
+            adapter_width=self.adapter_width or max(1, config.intermediate_size // 16),
+        )
+
+    def build(self, config) -> FlexiDepthPolicy:
+        """New routers and adapters for a base model's text config."""
+        return FlexiDepthPolicy(self.resolve(config), config.hidden_size)
+
+
+class FlexiDepthPolicy(SkipPolicy):
+    """Routers, adapters and a threshold for each routed layer.
+
+    `thresholds` [layers] are scores, not probabilities: a token runs if its score exceeds logit(tau).
+    """
+
+    def __init__(self, method: FlexiDepth, width: int):
+        super().__init__(method.layers)
+        self.method = method
+        self.keeps_kv = method.keep_kv
+        router = ROUTERS[method.router]
+        self.routers = nn.ModuleDict(
+            {str(layer): router(width, method.router_width, start=method.start) for layer in method.layers}
+        )
+        self.adapters = nn.ModuleDict(
+            {
+                str(layer): Adapter(width, method.adapter_width) if method.adapter else NoAdapter()
+                for layer in method.layers
+            }
+        )
+        self.set_thresholds([method.tau] * len(method.layers))
+
+    def set_thresholds(self, taus) -> None:
+        """One tau per routed layer, each between 0 and 1."""
+        self.thresholds = {layer: math.log(tau / (1 - tau)) for layer, tau in zip(self.layers, taus, strict=True)}
+
+    @property
+    def taus(self) -> tuple[float, ...]:
+        return tuple(1 / (1 + math.exp(-self.thresholds[layer])) for layer in self.layers)
+
+    def score(self, index: int, z: torch.Tensor) -> torch.Tensor:
+        """Router score of z [..., D] at layer `index`, [...]."""
+        return self.routers[str(index)](z)
+
+    def route(self, index: int, z: torch.Tensor, context: Context) -> Route:
+        score = self.score(index, z)  # [B, T]
+        return self.gated(score, score > self.thresholds[index])
+
+    def replay(self, index: int, z: torch.Tensor, run: torch.Tensor) -> Route:
+        return self.gated(self.score(index, z), run)
+
+    def gated(self, score: torch.Tensor, run: torch.Tensor) -> Route:
+        return GATE_MODES[self.method.gate](run, score.sigmoid())
+
+    def adapt(self, index: int, u: torch.Tensor) -> torch.Tensor:
+        return self.adapters[str(index)](u)

@@ -1,0 +1,48 @@
+"""What every way of skipping layers has in common."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from laval.blocks import Context
+from laval.skip.route import Route
+
+NEVER_SKIPPED = 0  # layer 0 writes the cache entries that generate counts tokens by
+
+
+def check_layers(layers, depth: int) -> tuple[int, ...]:
+    """`layers` sorted; ValueError unless they are distinct, exist, and leave layer 0 alone."""
+    chosen = tuple(sorted(int(layer) for layer in layers))
+    wrong = [layer for layer in chosen if not NEVER_SKIPPED < layer < depth]
+    if wrong or len(set(chosen)) != len(chosen):
+        raise ValueError(
+            f"layers {list(layers)} cannot be skipped; expected distinct layer numbers from 1 to {depth - 1} "
+            f"(the model has {depth} layers and layer 0 always runs)" + (f"; remove {wrong}" if wrong else "")
+        )
+    return chosen
+
+
+class SkipPolicy(nn.Module):
+    """Decides, layer by layer, which tokens run. Subclasses define `route`, learned ones `adapt` as well.
+
+    layers: those that may be skipped. keeps_kv: skipped tokens stay readable for later ones.
+    """
+
+    keeps_kv = True
+
+    def __init__(self, layers: tuple[int, ...]):
+        super().__init__()
+        self.layers = layers
+
+    def route(self, index: int, z: torch.Tensor, context: Context) -> Route:
+        """Who runs layer `index`, from its normalised input z [B, T, D] and nothing of the future."""
+        raise TypeError(f"{type(self).__name__} does not say who runs: define route(index, z, context)")
+
+    def replay(self, index: int, z: torch.Tensor, run: torch.Tensor) -> Route:
+        """The route of layer `index` when `run` [B, T] was decided elsewhere."""
+        return Route(run)
+
+    def adapt(self, index: int, u: torch.Tensor) -> torch.Tensor:
+        """What skipping rows u [..., D] (feed-forward norm applied) add instead of the layer's updates."""
+        return torch.zeros_like(u)

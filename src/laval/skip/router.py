@@ -1,0 +1,62 @@
+"""The FlexiDepth router: one score per token from the layer's own normalised input."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Router(nn.Module):
+    """z [..., D] -> score [...], in float32 or better: g = sigmoid(score).
+
+    score = W_r W_up tanh(RMSNorm(W_down z)) + b. The two maps after tanh have nothing between them, so they are
+    applied as one vector. The bias is ours (published routers have none: it is then 0); it makes a new router start
+    at "run". Source: FlexiDepth (arXiv 2503.23798), norm before tanh as in the released checkpoint.
+    """
+
+    def __init__(self, width: int, bottleneck: int, eps: float = 1e-5, start: float = 2.0):
+        super().__init__()
+        self.down = nn.Linear(width, bottleneck, bias=False)
+        self.norm = nn.Parameter(torch.ones(bottleneck))
+        self.up = nn.Linear(bottleneck, width, bias=False)
+        self.head = nn.Linear(width, 1)
+        self.eps = eps
+        nn.init.zeros_(self.head.weight)
+        nn.init.constant_(self.head.bias, start)
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        wide = torch.promote_types(z.dtype, torch.float32)  # decisions near the threshold flip in half precision
+        squeezed = self.squash(F.linear(z.to(wide), self.down.weight.to(wide)))  # [..., D/16]
+        vector = self.head.weight.to(wide) @ self.up.weight.to(wide)  # [1, D/16]
+        return F.linear(squeezed, vector, self.head.bias.to(wide)).squeeze(-1)
+
+    def squash(self, e: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.normalise(e))
+
+    def normalise(self, e: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(e, e.shape[-1:], self.norm.to(e.dtype), self.eps)
+
+
+class TanhFirstRouter(Router):
+    """The order of the paper's text: RMSNorm(tanh(W_down z))."""
+
+    def squash(self, e: torch.Tensor) -> torch.Tensor:
+        return self.normalise(torch.tanh(e))
+
+
+class LinearRouter(nn.Module):
+    """The ablation: score = w z + b."""
+
+    def __init__(self, width: int, bottleneck: int = 0, eps: float = 1e-5, start: float = 2.0):
+        super().__init__()
+        self.head = nn.Linear(width, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.constant_(self.head.bias, start)
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        wide = torch.promote_types(z.dtype, torch.float32)
+        return F.linear(z.to(wide), self.head.weight.to(wide), self.head.bias.to(wide)).squeeze(-1)
+
+
+ROUTERS = {"norm_tanh": Router, "tanh_norm": TanhFirstRouter, "linear": LinearRouter}
