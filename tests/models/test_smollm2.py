@@ -68,12 +68,12 @@ def test_answers_sensibly(loaded):
 
 
 def test_perplexity_is_sane(loaded):
-    # with the rotary permutation of the GGUF file left in, this is in the thousands
+    # 13.4; with the rotary permutation of the GGUF file left in, 34.7
     model, tokenizer = loaded
     inputs = tokenizer(TEXT, return_tensors="pt")
     with torch.no_grad():
         loss = model(**inputs, labels=inputs["input_ids"]).loss
-    assert 3 < loss.exp() < 15
+    assert 12 < loss.exp() < 15
 
 
 def test_shape_and_tied_weights(loaded):
