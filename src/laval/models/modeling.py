@@ -119,7 +119,17 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
         layer = block.layer
         if not (self.training and getattr(layer, "gradient_checkpointing", False)):
             return step
-        return lambda *arguments: layer._gradient_checkpointing_func(step, *arguments)
+
+        def tensors(*arguments):
+            x, route = step(*arguments)
+            return x, route.run, route.gate
+
+        def again(*arguments):
+            # Reentrant checkpointing gives gradients to plain tensors only, and a depth penalty needs the gate's.
+            x, run, gate = layer._gradient_checkpointing_func(tensors, *arguments)
+            return x, Route(run, gate)
+
+        return again
 
     def run_dense(self, ids, embeds, mask, positions, cache, logits_to_keep, kwargs) -> torch.Tensor:
         """The untouched base model, bit for bit."""
@@ -136,9 +146,8 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
 
     def open_cache(self, cache, use_cache):
         """The caller's cache, a new one where the base would open one, or None."""
-        checkpointing = self.training and self.is_gradient_checkpointing
         wanted = self.config.text_config.use_cache if use_cache is None else use_cache
-        if cache is not None or not wanted or checkpointing or self.training:
+        if cache is not None or not wanted or self.training:
             return cache
         return DynamicCache(config=self.config.text_config)
 
