@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from difflib import get_close_matches
 
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -51,7 +52,9 @@ class AdaptiveConfig(PreTrainedConfig):
         fields = dict(self.method)
         name = fields.pop("name", None)
         if name not in METHODS:
-            raise ValueError(f"method.name is {name!r}; expected one of {', '.join(METHODS)}")
+            near = get_close_matches(str(name), METHODS, n=1, cutoff=0.4)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"method.name is {name!r}; expected one of {', '.join(METHODS)}{hint}")
         return load_config(METHODS[name], fields)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
@@ -11,7 +12,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from laval.blocks import backbone_of
 from laval.compat import cache_argument, pick_cache
+from laval.files import atomic_folder
 from laval.models.configuration import AdaptiveConfig
+from laval.models.thresholds import taus_of
+from laval.models.weights import WEIGHT_FILES, check_names
 from laval.runtime import STEPS, Recording, check_runtime, choose
 from laval.skip import Route, SkipPolicy
 
@@ -51,6 +55,26 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _init_weights(self, module) -> None:
         """Nothing: routers and adapters start themselves, the base has its own."""
+
+    @classmethod
+    def from_pretrained(cls, name, *arguments, output_loading_info=False, **options):
+        """As in transformers, but from safetensors alone, and ValueError for a tensor missing or left over."""
+        options["use_safetensors"] = True
+        model, report = super().from_pretrained(name, *arguments, output_loading_info=True, **options)
+        check_names(report["missing_keys"], report["unexpected_keys"], name)
+        return (model, report) if output_loading_info else model
+
+    def save_pretrained(self, folder, is_main_process=True, **options) -> None:
+        """The whole model, base included, as safetensors, and its tokenizer if it has one; all or nothing."""
+        self.config.taus = taus_of(self.policy)
+        if not is_main_process:  # takes part in gathering, writes nothing
+            return super().save_pretrained(folder, is_main_process=False, **options)
+        if options.get("push_to_hub"):
+            options.setdefault("repo_id", Path(folder).name)
+        with atomic_folder(folder, discard=WEIGHT_FILES) as new:
+            if self.tokenizer is not None:
+                self.tokenizer.save_pretrained(new)
+            super().save_pretrained(new, **options)
 
     def get_input_embeddings(self):
         return self.base.get_input_embeddings()

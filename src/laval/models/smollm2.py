@@ -42,7 +42,7 @@ def load_smollm2(dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, P
     Errors: ValueError when the model is nowhere to be found (it names the command that installs it) or damaged.
     """
     folder = smollm2_folder()
-    with _quiet():
+    with quiet():
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     # plug-ins record their base by this name: a cache folder would mean nothing on another machine
@@ -152,7 +152,7 @@ def _rebuild(folder: Path, gguf: Path) -> None:
     if folder.exists():
         log.warning("%s is damaged or out of date: building it again", folder)
     log.warning("converting %s to safetensors in %s (once, about 20 seconds)", NAME, folder.parent)
-    with atomic_folder(folder, discard=("*",), bytes_needed=BYTES) as new, _quiet():
+    with atomic_folder(folder, discard=("*",), bytes_needed=BYTES) as new, quiet():
         convert(gguf, new)
 
 
@@ -182,7 +182,7 @@ def _hub_folder() -> Path:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bars of transformers over these few seconds."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()

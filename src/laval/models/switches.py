@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from laval.models.modeling import AdaptiveForCausalLM
+from laval.models.thresholds import logit
 from laval.runtime import Recording, check_runtime
 
 
@@ -64,10 +65,6 @@ def mix(a: float, b: float, share: float) -> float:
     """Two thresholds, interpolated as scores."""
     score = (1 - share) * logit(a) + share * logit(b)
     return 1 / (1 + math.exp(-score))
-
-
-def logit(tau: float) -> float:
-    return math.log(tau / (1 - tau))
 
 
 def depth_of(run: torch.Tensor, valid: torch.Tensor) -> float:

@@ -1,0 +1,71 @@
+"""One door for everything that can be loaded."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from laval.models.attach import attach
+from laval.models.base import ACCEPTED, fetch_folder, load_tokenizer, read_model
+from laval.models.configuration import AdaptiveConfig
+from laval.models.modeling import AdaptiveForCausalLM
+from laval.models.plugin import RECORD, load_plugin
+from laval.models.released import MODEL_TYPE, load_released
+from laval.models.smollm2 import quiet
+from laval.models.weights import explained, read_json
+from laval.skip import DropLayers
+
+DEFAULT, SHIPPED = "smollm2", "smollm2-135m-instruct"
+
+
+def load(
+    name_or_folder: str | Path, base: PreTrainedModel | None = None, dtype: torch.dtype = torch.float32
+) -> AdaptiveForCausalLM:
+    """An adaptive model in eval mode, with `.tokenizer` where there is one.
+
+    name_or_folder: "smollm2" (the default model with its shipped plug-in), a plug-in, a whole adaptive model, the
+    released FlexiDepth layout, or a stock model of a known family (which skips nothing); a folder, or OWNER/NAME on
+    the hub. base: for plug-ins only, instead of the one they name. ValueError that says what was looked for.
+    """
+    if str(name_or_folder) == DEFAULT:
+        return load_plugin(shipped_folder(), base, dtype=dtype)
+    folder = fetch_folder(name_or_folder)
+    if (folder / RECORD).is_file():
+        return load_plugin(folder, base, dtype=dtype)
+    if base is not None:
+        raise ValueError(f"base: only plug-ins take one, and {folder} has no {RECORD}; leave base out")
+    model = read_folder(folder, dtype, str(name_or_folder))
+    model.tokenizer = load_tokenizer(folder)
+    return model
+
+
+def shipped_folder() -> Path:
+    """The plug-in that comes with the package. ValueError when this copy of the package has none."""
+    folder = Path(str(files("laval") / "plugins" / SHIPPED))
+    if not (folder / RECORD).is_file():
+        raise ValueError(
+            f"{DEFAULT}: this copy of laval has no plug-in for it (expected {folder}). Train one with: laval train "
+            "RECIPE.yaml (recipes/smollm2-flexidepth.yaml in the repository), and load the folder it names"
+        )
+    return folder
+
+
+def read_folder(folder: Path, dtype: torch.dtype, name: str) -> AdaptiveForCausalLM:
+    """The model in `folder`, of the kind that the model_type in its config.json says."""
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{name}: {folder} has neither {RECORD} nor config.json. Accepted: {ACCEPTED}")
+    kind = read_json(folder / "config.json").get("model_type")
+    if kind == AdaptiveConfig.model_type:
+        return load_whole(folder, dtype)
+    if kind == MODEL_TYPE:
+        return load_released(folder, dtype)
+    return attach(read_model(folder, dtype, name), DropLayers(()))
+
+
+def load_whole(folder: Path, dtype: torch.dtype) -> AdaptiveForCausalLM:
+    """A model saved with `save_pretrained`, base included."""
+    with quiet(), explained(folder):
+        return AdaptiveForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()

@@ -1,0 +1,177 @@
+"""The trained extra weights alone: routers and adapters, the method, and which base model they belong to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+import laval
+from laval.config import load_config
+from laval.files import atomic_folder, recover_folder
+from laval.models.attach import attach
+from laval.models.base import load_base
+from laval.models.configuration import AdaptiveConfig
+from laval.models.modeling import AdaptiveForCausalLM
+from laval.models.thresholds import taus_of
+from laval.models.weights import check_tensors, read_json, read_tensors
+
+RECORD, WEIGHTS, CARD = "laval.json", "plugin.safetensors", "README.md"
+FORMAT = 1  # of the folder: raise it when an older laval could not read a new one
+DTYPES = {str(dtype).split(".")[1]: dtype for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
+
+
+@dataclass(frozen=True)
+class Record:
+    """laval.json. method: name and fields. taus: one per routed layer. curve: the calibrated budget curve."""
+
+    format: int
+    method: dict[str, Any]
+    base_shape: dict[str, Any]
+    base_name: str | None = None
+    taus: list[float] = field(default_factory=list)
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    dtype: str | None = None
+    laval: str | None = None
+
+
+def save_plugin(
+    model: AdaptiveForCausalLM, folder: str | Path, dtype: torch.dtype | None = None, card: str | None = None
+) -> None:
+    """Write the policy of `model` to `folder`, without the base: laval.json, plugin.safetensors, README.md.
+
+    dtype: of the weights on disk (None: as they are). card: Markdown for README.md (None: a short one is written).
+    All or nothing: an older plug-in in `folder` stays until the new one is whole.
+    Errors: ValueError for weights that are not finite; OSError for a full disk.
+    """
+    tensors = {
+        name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.policy.state_dict().items()
+    }
+    check_tensors(tensors, model.policy.state_dict(), "the policy, not saved")
+    record = record_of(model, tensors)
+    with atomic_folder(folder, bytes_needed=sum(tensor.nbytes for tensor in tensors.values())) as new:
+        (new / RECORD).write_text(json.dumps(asdict(record), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        save_file(tensors, new / WEIGHTS, metadata={"format": "pt"})
+        shutil.copymode(new / RECORD, new / WEIGHTS)  # it was written private
+        (new / CARD).write_text(default_card(record) if card is None else card, encoding="utf-8")
+
+
+def load_plugin(
+    folder: str | Path,
+    base: PreTrainedModel | None = None,
+    any_base: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> AdaptiveForCausalLM:
+    """The plug-in in `folder` on `base`, in the dtype and on the device of `base`.
+
+    base: None fetches the model the plug-in was made for, in `dtype`, with its tokenizer. any_base: a base of another
+    name will do, if the sizes agree. ValueError that names file and fix for a plug-in that is damaged, made for
+    another base, or written by a newer laval; the base is untouched then.
+    """
+    folder = Path(folder)
+    recover_folder(folder)
+    record, method = read_record(folder / RECORD)
+    tensors = read_tensors(folder / WEIGHTS)
+    tokenizer = getattr(base, "tokenizer", None)
+    if base is None:
+        base, tokenizer = load_base(named_base(record, folder), dtype)
+    check_base(record, base, any_base, folder)
+    model = attach(base, method)
+    check_tensors(tensors, model.policy.state_dict(), folder / WEIGHTS)
+    model.policy.load_state_dict(tensors)
+    restore(model, record, folder / RECORD)
+    model.tokenizer = tokenizer
+    return model
+
+
+def record_of(model: AdaptiveForCausalLM, tensors: dict[str, torch.Tensor]) -> Record:
+    config = model.config
+    dtypes = {str(tensor.dtype).split(".")[1] for tensor in tensors.values()}
+    return Record(
+        format=FORMAT,
+        method=config.method,
+        base_shape=config.base_shape,
+        base_name=config.base_name,
+        taus=taus_of(model.policy),
+        curve=config.curve,
+        dtype=dtypes.pop() if len(dtypes) == 1 else None,
+        laval=laval.__version__,
+    )
+
+
+def read_record(path: Path) -> tuple[Record, Any]:
+    """The record and its method. ValueError for a newer format, an unknown key, method or field."""
+    content = read_json(path)
+    version = content.get("format")
+    if isinstance(version, int) and version > FORMAT:
+        raise ValueError(
+            f"{path}: format is {version}, written by laval {content.get('laval', 'of a later release')}; this laval "
+            f"({laval.__version__}) reads up to {FORMAT}: upgrade it with pip install --upgrade laval"
+        )
+    try:
+        record = load_config(Record, content)
+        return record, AdaptiveConfig(method=record.method).build_method()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def named_base(record: Record, folder: Path) -> str:
+    if record.base_name is None:
+        raise ValueError(f"{folder / RECORD}: names no base model (base_name); load it yourself and pass it as base=")
+    return record.base_name
+
+
+def check_base(record: Record, base: PreTrainedModel, any_base: bool, folder: Path) -> None:
+    """ValueError unless the plug-in was made for a model of these sizes and, except for `any_base`, of this name."""
+    stock = getattr(base, "base", base)
+    text = stock.config.get_text_config()
+    wrong = [
+        f"{size} is {getattr(text, size, None)!r}, expected {wanted!r}"
+        for size, wanted in record.base_shape.items()
+        if getattr(text, size, None) != wanted
+    ]
+    if wrong:
+        made_for = f" (made for {record.base_name})" if record.base_name else ""
+        raise ValueError(f"base: the plug-in {folder}{made_for} does not fit: {'; '.join(wrong)}; load its own base")
+    name = getattr(stock.config, "_name_or_path", "")
+    if name and record.base_name and not any_base and short(name) != short(record.base_name):
+        raise ValueError(
+            f"base is {name}; the plug-in {folder} was made for {record.base_name}. Load that one, or pass "
+            "any_base=True if this is the same model under another name"
+        )
+
+
+def short(name: str) -> str:
+    """What two names of one model have in common: the last part, in lower case."""
+    return name.rstrip("/\\").replace("\\", "/").rpartition("/")[2].lower()
+
+
+def restore(model: AdaptiveForCausalLM, record: Record, path: Path) -> None:
+    """Thresholds and budget curve. ValueError for taus that do not fit the routed layers."""
+    expected = len(model.policy.layers) if hasattr(model.policy, "thresholds") else 0
+    points = [record.taus] if record.taus else []
+    points += [point.get("taus", ()) for point in record.curve]
+    for taus in points:
+        if len(taus) != expected or not all(0 < tau < 1 for tau in taus):
+            raise ValueError(f"{path}: taus are {list(taus)}; expected {expected} numbers between 0 and 1")
+    model.config.taus, model.config.curve = record.taus, record.curve
+    if record.taus:
+        model.policy.set_thresholds(record.taus)
+
+
+def default_card(record: Record) -> str:
+    """A model card with what the record says."""
+    header = ["---", "library_name: laval", "tags: [laval, layer-skipping]"]
+    if record.base_name:
+        header.append(f"base_model: {json.dumps(record.base_name)}")
+    fields = "\n".join(f"- {key}: {value}" for key, value in record.method.items())
+    return "\n".join(header) + (
+        f"\n---\n\nA laval plug-in: extra weights that let {record.base_name or 'its base model'} skip layers per "
+        f"token.\n\n```python\nimport laval\nmodel = laval.load('FOLDER')\n```\n\nMethod:\n\n{fields}\n"
+    )
