@@ -1,0 +1,45 @@
+"""What an error in a layer's output costs: nats at the end per unit of relative error, one number a layer."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from laval.blocks import Backbone
+
+DEAREST = 1.0  # nats a token; the quadratic form has a heavy tail that the true cost has not
+
+
+def sensitivity(backbone: Backbone, batches: list[torch.Tensor], layers, seed: int = 0) -> dict[int, float]:
+    """Second-order cost of leaving each of `layers` out, divided by how much the layer changes its input.
+
+    batches: token ids [B, T]. The cost is half the Fisher form of the layer's update: 1/2 E (g . update)^2 with g the
+    gradient of log p(y) for y drawn from the model itself (Martens 2020, arXiv 1412.1193, section 5). The first
+    token of a sequence is left out: it is nobody's to skip.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    cost, change = dict.fromkeys(layers, 0.0), dict.fromkeys(layers, 0.0)
+    for ids in batches:
+        states = states_with_gradients(backbone, ids, generator)
+        for layer in layers:
+            before, after = states[layer], states[layer + 1]
+            update = (after - before).detach()[:, 1:]
+            nats = 0.5 * (after.grad[:, 1:] * update).sum(-1).square()
+            cost[layer] += nats.clamp(max=DEAREST).mean().item()
+            change[layer] += (update.square().sum(-1) / after.detach()[:, 1:].square().sum(-1)).mean().item()
+    return {layer: cost[layer] / change[layer] for layer in layers}
+
+
+def states_with_gradients(backbone: Backbone, ids: torch.Tensor, generator) -> list[torch.Tensor]:
+    """Hidden states around every layer with the gradients of a sampled log-likelihood, L + 1 of [B, T, D]."""
+    with torch.enable_grad():
+        x = backbone.embed(ids).detach().requires_grad_()
+        states = [x]
+        for block, context in zip(backbone.blocks, backbone.contexts(x), strict=True):
+            x = block(x, context)
+            x.retain_grad()
+            states.append(x)
+        logits = backbone.head(x).flatten(0, 1)  # [B*T, V]
+        drawn = torch.multinomial(logits.detach().float().softmax(-1), 1, generator=generator).squeeze(1)
+        F.cross_entropy(logits, drawn, reduction="sum").backward()
+    return states
