@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from laval.blocks import Block, Context
+from laval.blocks.hidden import HidingBlock
 from laval.skip import Route, SkipPolicy
 
 
@@ -16,6 +17,7 @@ def masked(block: Block, policy: SkipPolicy, x, context: Context, run=None) -> t
     """All branches for all rows, then selection: the reference, and the path of training."""
     z = block.norm(x)
     route = decide(block, policy, z, context, run)
+    block = readable(block, policy, route)
     kv = block.keys_values(z, context)
     asks, runs, skips = route.weights(x.dtype)
     h = x + asks * block.attend(z, kv, context)
@@ -27,6 +29,7 @@ def grouped(block: Block, policy: SkipPolicy, x, context: Context, run=None) -> 
     """The rows that run are gathered, computed densely and scattered back; the others take the adapter."""
     z = block.norm(x)
     route = decide(block, policy, z, context, run)
+    block = readable(block, policy, route)
     kv = block.keys_values(z, context)
     return scatter(block, policy, x, z, kv, context, route), route
 
@@ -35,6 +38,7 @@ def conditional(block: Block, policy: SkipPolicy, x, context: Context, run=None)
     """Branches for rows that agree, one row above all: nobody touches the weights of the branch not taken."""
     z = block.norm(x)
     route = decide(block, policy, z, context, run)
+    block = readable(block, policy, route)
     kv = block.keys_values(z, context)
     if route.run.all():
         return run_all(block, x, z, kv, context, route), route
@@ -50,6 +54,11 @@ def decide(block: Block, policy: SkipPolicy, z, context: Context, run) -> Route:
     if run is None:
         return policy.route(block.index, z, context)
     return policy.replay(block.index, z, run)
+
+
+def readable(block: Block, policy: SkipPolicy, route: Route) -> Block | HidingBlock:
+    """The block itself; or, where skipped rows keep no keys and values, one that hides them from later rows."""
+    return block if policy.keeps_kv else HidingBlock(block, route.run)
 
 
 def run_all(block: Block, x, z, kv, context: Context, route: Route) -> torch.Tensor:

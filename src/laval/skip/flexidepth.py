@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from laval.blocks import Context
+from laval.blocks.hidden import check_hiding
 from laval.skip.adapter import Adapter, NoAdapter
 from laval.skip.policy import SkipPolicy, check_layers
 from laval.skip.route import GATE_MODES, Route
@@ -23,7 +24,7 @@ class FlexiDepth:
     layers: which may be skipped; None: the last half. router: order of norm and tanh, or the linear ablation.
     router_width, adapter_width: bottlenecks; None: 1/16 of the model's and the feed-forward network's width.
     gate: `hard_mask` (branches unscaled, a token that runs is exactly dense) or `released` (scaled by g and 1 - g).
-    keep_kv: skipped tokens stay readable. tau: a token runs if g > tau. start: router bias, new routers run everything.
+    keep_kv: skipped tokens stay readable. tau: a token runs if g > tau. start: router bias, new routers run all.
     """
 
     layers: tuple[int, ...] | None = None
@@ -48,7 +49,9 @@ class FlexiDepth:
                 raise ValueError(f"{field} is {width}; expected a positive number, or nothing for the published 1/16")
 
     def resolve(self, config) -> FlexiDepth:
-        """The same with every default written out for a base model's text config."""
+        """The same with every default written out for a base model's text config. ValueError if that cannot be."""
+        if not self.keep_kv:
+            check_hiding(config)
         depth = config.num_hidden_layers
         layers = range(depth // 2, depth) if self.layers is None else self.layers
         return replace(
