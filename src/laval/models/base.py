@@ -59,7 +59,7 @@ def hub_folder(name: str) -> Path:
 
 
 def read_model(folder: Path, dtype: torch.dtype, name: str) -> PreTrainedModel:
-    """The stock causal language model in `folder`, from safetensors. ValueError when weights are missing or damaged."""
+    """The stock causal language model in `folder`, from safetensors. ValueError for weights missing or damaged."""
     with smollm2.quiet(), explained(folder):
         model, report = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **SAFE

@@ -12,7 +12,7 @@ from laval.skip import METHODS, method_name
 
 
 class AdaptiveConfig(PreTrainedConfig):
-    """`text_config`: the base model's own config. `method`: name and fields of the skipping method, defaults written out.
+    """`text_config`: the base model's own config. `method`: name and fields of the skipping method, nothing left out.
 
     `base_name` and `base_shape` identify the base model that the plug-in was made for. `taus` are calibrated
     thresholds, one per routed layer (empty: the method's tau). `curve` is the calibrated budget curve.

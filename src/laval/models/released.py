@@ -1,4 +1,4 @@
-"""Reader of the released FlexiDepth checkpoint layout (model_type ddllama): a Llama with routers and adapters inside."""
+"""Reader of the released FlexiDepth checkpoint layout (model_type ddllama): a Llama with routers and adapters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from laval.models import smollm2
 from laval.models.attach import attach
 from laval.models.modeling import AdaptiveForCausalLM
 from laval.models.weights import check_names, check_tensors, explained, read_json, read_model_tensors
-from laval.skip import FlexiDepth
+from laval.skip import FlexiDepth, FlexiDepthPolicy
 
 MODEL_TYPE = "ddllama"
 OWN_FIELDS = ("routing_layers", "proj_reduction_factor", "router_reduction_factor")
 NOT_LLAMA = ("model_type", "architectures", "auto_map", "transformers_version", "torch_dtype", "dtype", *OWN_FIELDS)
-EXTRA = re.compile(r"model\.layers\.(\d+)\.(router(?:_proj)?\..*)")
+EXTRA = re.compile(r"model\.layers\.\d+\.router")
 NAMES = {
     "router.router_enc.weight": "routers.{}.down.weight",
     "router.router_norm.weight": "routers.{}.norm",
@@ -38,13 +38,21 @@ def load_released(folder: str | Path, dtype: torch.dtype = torch.float32) -> Ada
     folder = Path(folder)
     fields = read_json(folder / "config.json")
     method = released_method(fields, folder)
-    base_tensors, extra = split(read_model_tensors(folder))
-    model = attach(build_base(fields, base_tensors, folder, dtype), method)
-    head_biases = {name: bias for name, bias in model.policy.state_dict().items() if name.endswith("head.bias")}
-    extra |= head_biases  # ours: published routers have none, and `start` made these zero
-    check_tensors(extra, model.policy.state_dict(), folder)
-    model.policy.load_state_dict(extra)
+    tensors = read_model_tensors(folder)
+    extra = {name: tensors.pop(name) for name in list(tensors) if EXTRA.match(name)}
+    model = attach(build_base(fields, tensors, folder, dtype), method)
+    fill(model.policy, extra, folder)
     return model.eval()
+
+
+def fill(policy: FlexiDepthPolicy, extra: dict[str, torch.Tensor], folder: Path) -> None:
+    """Put the routers and adapters of the checkpoint into ours; head biases, which it lacks, are zero."""
+    state = policy.state_dict()
+    ours = {
+        f"model.layers.{layer}.{part}": name.format(layer) for layer in policy.layers for part, name in NAMES.items()
+    }
+    check_tensors(extra, {name: state[our_name] for name, our_name in ours.items()}, folder)
+    policy.load_state_dict({**state, **{ours[name]: tensor for name, tensor in extra.items()}})
 
 
 def released_method(fields: dict, folder: Path) -> FlexiDepth:
@@ -60,19 +68,6 @@ def released_method(fields: dict, folder: Path) -> FlexiDepth:
         tau=0.5,
         start=0.0,
     )
-
-
-def split(tensors: dict[str, torch.Tensor]) -> tuple[dict, dict]:
-    """Tensors of the base, and those of routers and adapters under our names."""
-    base, extra = {}, {}
-    for name, tensor in tensors.items():
-        match = EXTRA.fullmatch(name)
-        if match:
-            layer, part = match.groups()
-            extra[NAMES.get(part, name).format(layer)] = tensor
-        else:
-            base[name] = tensor
-    return base, extra
 
 
 def build_base(fields: dict, tensors: dict, folder: Path, dtype: torch.dtype) -> LlamaForCausalLM:

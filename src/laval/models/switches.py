@@ -42,7 +42,8 @@ def recording(model: AdaptiveForCausalLM):
 def set_depth(model: AdaptiveForCausalLM, depth: float) -> float:
     """Move to a mean depth on the calibrated budget curve; returns the depth that was calibrated nearest to it.
 
-    Between two calibrated points the thresholds are interpolated as scores. ValueError without a curve, or for a depth off it.
+    Between two calibrated points the thresholds are interpolated as scores. ValueError without a curve, or for a
+    depth off it.
     """
     curve = sorted(model.config.curve, key=lambda point: point["depth"])
     if not curve:

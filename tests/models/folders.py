@@ -1,0 +1,67 @@
+"""Tiny models and tokenizers for the tests of saving and loading."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.tiny import tiny_model
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from laval.models import AdaptiveForCausalLM, attach
+from laval.skip import FlexiDepth
+
+
+def routed(base=None, **fields) -> AdaptiveForCausalLM:
+    """A tiny model whose random routers send some tokens each way and whose adapters do something."""
+    base = tiny_model("llama") if base is None else base
+    model = attach(base, FlexiDepth(**{"router_width": 4, "adapter_width": 6, "start": 0.0, **fields}))
+    torch.manual_seed(7)
+    for parameter in model.policy.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    words = {word: index for index, word in enumerate(["<pad>", "<s>", "</s>", "?", "a", "de", "laval", "nozzle"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="?"
+    )
+
+
+def prompt() -> torch.Tensor:
+    return torch.randint(3, 128, (2, 12), generator=torch.Generator().manual_seed(3))
+
+
+@torch.no_grad()
+def logits_of(model) -> torch.Tensor:
+    return model(input_ids=prompt()).logits
+
+
+@pytest.fixture
+def no_pickles(monkeypatch):
+    """Whoever unpickles or pickles weights fails."""
+
+    def refuse(*_, **__):
+        raise AssertionError("weights went through pickle")
+
+    monkeypatch.setattr(torch, "load", refuse)
+    monkeypatch.setattr(torch, "save", refuse)
+
+
+@pytest.fixture
+def no_hub(monkeypatch):
+    """No test reaches the hub; the names that were asked for."""
+    import huggingface_hub
+
+    asked = []
+
+    def refuse(name, **_):
+        asked.append(name)
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    return asked
