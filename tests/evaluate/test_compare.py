@@ -82,6 +82,18 @@ def test_another_plugin_is_not_taken_for_this_one(tmp_path):
     assert len({record["perplexity"] for record in (first[1], second[1], third[1])}) == 3
 
 
+def test_orders_may_be_given(tmp_path):
+    path, settings = tmp_path / "curve.jsonl", {"length": 32, "progress": False, "path": tmp_path / "curve.jsonl"}
+    given = {"orders": {"greedy": [3, 1]}, "controls": ["greedy"], **settings}
+    first = depth_curve(routed(), {"one": TEXTS["one"]}, [3, 2], **given)
+    assert [record["layers"] for record in first if record["method"] == "greedy"] == [[3], [3, 1]]
+    assert depth_curve(routed(), {"one": TEXTS["one"]}, [3], controls=(), **settings) == first[:2]
+    other = depth_curve(routed(), {"one": TEXTS["one"]}, [3], **{**given, "orders": {"greedy": [2]}})
+    assert other[-1]["layers"] == [2] and len(path.read_text().splitlines()) == 6
+    with pytest.raises(ValueError, match="orders.greedy has 1"):
+        depth_curve(routed(), {"one": TEXTS["one"]}, [2], **{**given, "orders": {"greedy": [2]}})
+
+
 def test_stamps_tell_things_apart():
     a = torch.arange(4)
     assert stamp_of(a) == stamp_of(a.clone())

@@ -24,9 +24,10 @@ class Book:
         """The record with these fields, if there is one."""
         return next((record for record in self.records if fields.items() <= record.items()), None)
 
-    def longest(self, method: str) -> list[int]:
-        """The longest order of removal on record."""
-        return max((record["layers"] for record in self.records if record["method"] == method), key=len, default=[])
+    def longest(self, method: str, chosen: str) -> list[int]:
+        """The longest order of removal on record for a method, chosen in this way."""
+        fields = {"method": method, "chosen": chosen}
+        return max((r["layers"] for r in self.records if fields.items() <= r.items()), key=len, default=[])
 
     def add(self, record: dict) -> dict:
         self.records.append(record)

@@ -36,6 +36,7 @@ def depth_curve(
     depths,
     controls=CONTROLS,
     calibration=None,
+    orders: Mapping[str, list[int]] | None = None,
     path: str | Path | None = None,
     seeds=SEEDS,
     length: int = 512,
@@ -44,31 +45,36 @@ def depth_curve(
 ) -> list[dict]:
     """Perplexity of dense model, plug-in and controls at matched depths on each text, as JSON-ready records.
 
-    The plug-in's thresholds are matched on each text. Static controls choose their layers on `calibration` (batches)
-    and are measured at whole depths only; random routes go through the plug-in's own adapters, once per seed.
+    The plug-in's thresholds are matched on each text. Static controls are measured at whole depths only, with layers
+    chosen on `calibration` (batches), or taken from `orders`: by control, the layers to remove, first to last.
+    Random routes go through the plug-in's own adapters, once per seed.
     A record has text, method, wanted and measured depth, perplexity, ratio to dense with a 95 % interval (low, high),
     tokens, seed, layers dropped, and the stamps of what was measured. With `path` (JSONL) each is written at once;
-    points already there for the same plug-in, calibration, text and length are not measured again.
-    Errors: ValueError for an unknown control, a depth out of reach, or static controls without calibration text.
+    points already there for the same plug-in, text, length, and calibration or order are not measured again.
+    Errors: ValueError for an unknown control, a depth out of reach, or static controls without either.
     """
-    check(model, depths, controls, calibration)
-    study = Study(model, calibration and as_batches(calibration), max_drop(model, depths), length, batch, progress)
+    drop = max_drop(model, depths)
+    check(model, depths, controls, calibration, orders or {}, drop)
+    study = Study(model, calibration and as_batches(calibration), orders or {}, drop, length, batch, progress)
     book = Book(path, study.stamp())
     plan = arms(model, depths, controls, seeds)
     return [
-        book.get(text=name, text_stamp=stamp_of(text.ids), **vars(arm))
+        book.get(text=name, text_stamp=stamp_of(text.ids), chosen=study.chosen(arm), **vars(arm))
         or book.add(study.record(name, text, arm, book))
         for name, text in ((name, as_text(text)) for name, text in texts.items())
         for arm in plan
     ]
 
 
-def check(model, depths, controls, calibration) -> None:
+def check(model, depths, controls, calibration, orders, drop: int) -> None:
     unknown = [control for control in controls if control not in CONTROLS]
     if unknown:
         raise ValueError(f"controls has {unknown[0]!r}; expected some of {', '.join(CONTROLS)}")
-    if set(controls) & set(STATIC) and not calibration:
-        raise ValueError("calibration is missing; expected batches of text on which shortgpt and greedy choose layers")
+    for control in set(controls) & set(STATIC):
+        if control not in orders and not calibration:
+            raise ValueError(f"calibration is missing; expected batches of text on which {control} chooses layers")
+        if control in orders and len(orders[control]) < drop:
+            raise ValueError(f"orders.{control} has {len(orders[control])} layers; expected {drop} for these depths")
     for depth in depths:
         run_share(model, depth)
 
@@ -95,10 +101,10 @@ def plugin_name(model) -> str:
 class Study:
     """Sets the model up for each arm and measures it; what several arms share is worked out once."""
 
-    def __init__(self, model, calibration, drop: int, length: int, batch: int, progress: bool):
+    def __init__(self, model, calibration, orders, drop: int, length: int, batch: int, progress: bool):
         self.model, self.calibration, self.drop = model, calibration, drop
         self.length, self.batch, self.progress = length, batch, progress
-        self.orders: dict[str, list[int]] = {}
+        self.given, self.orders = orders, {name: list(order) for name, order in orders.items()}
         self.dense_reads: dict[str, tuple] = {}
 
     def record(self, name: str, text: Text, arm: Arm, book: Book) -> dict:
@@ -120,6 +126,7 @@ class Study:
             "tokens": score.tokens,
             "seed": arm.seed,
             "layers": dropped,
+            "chosen": self.chosen(arm),
             "text_stamp": stamp_of(text.ids),
             "stamp": book.stamp,
         }
@@ -141,11 +148,15 @@ class Study:
         if arm.method not in STATIC:
             return None
         if arm.method not in self.orders:
-            found = book.longest(arm.method)
+            found = book.longest(arm.method, self.chosen(arm))
             if len(found) < self.drop:
                 found = list(STATIC[arm.method](self.model, self.calibration, self.drop, self.progress))
             self.orders[arm.method] = found
         return self.orders[arm.method][: len(self.model.backbone.blocks) - int(arm.wanted)]
+
+    def chosen(self, arm: Arm) -> str | None:
+        """Tells what a static control's layers were chosen by."""
+        return stamp_of(self.calibration, self.given.get(arm.method)) if arm.method in STATIC else None
 
     def dense(self, text: Text) -> tuple[torch.Tensor, torch.Tensor]:
         """What the dense model makes of a text, read once."""
@@ -160,7 +171,7 @@ class Study:
         return read_through(model, text, self.length, None, self.batch, self.progress)
 
     def stamp(self) -> str:
-        """Tells the plug-in, its base, the calibration text and the window length from others."""
+        """Tells the plug-in, its base and the window length from others."""
         config, norm = self.model.config, self.model.backbone.decoder.norm.weight
         base = (config.base_name, config.base_shape, norm)
-        return stamp_of(base, config.method, self.model.policy.state_dict(), self.calibration, self.length)
+        return stamp_of(base, config.method, self.model.policy.state_dict(), self.length)
