@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-from tests.tiny import tiny_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from laval.models import AdaptiveForCausalLM, attach
 from laval.skip import FlexiDepth
+from tests.tiny import tiny_model
 
 
 def routed(base=None, **fields) -> AdaptiveForCausalLM:
@@ -39,29 +38,3 @@ def prompt() -> torch.Tensor:
 @torch.no_grad()
 def logits_of(model) -> torch.Tensor:
     return model(input_ids=prompt()).logits
-
-
-@pytest.fixture
-def no_pickles(monkeypatch):
-    """Whoever unpickles or pickles weights fails."""
-
-    def refuse(*_, **__):
-        raise AssertionError("weights went through pickle")
-
-    monkeypatch.setattr(torch, "load", refuse)
-    monkeypatch.setattr(torch, "save", refuse)
-
-
-@pytest.fixture
-def no_hub(monkeypatch):
-    """No test reaches the hub; the names that were asked for."""
-    import huggingface_hub
-
-    asked = []
-
-    def refuse(name, **_):
-        asked.append(name)
-        raise ConnectionError("offline")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    return asked

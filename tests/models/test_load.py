@@ -3,14 +3,14 @@ import os
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.models.folders import logits_of, no_hub, no_pickles, prompt, routed, tiny_tokenizer  # noqa: F401
-from tests.tiny import tiny_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from laval.models import AdaptiveConfig, attach, dense, smollm2
 from laval.models.load import load
 from laval.models.plugin import save_plugin
 from laval.skip import DropLayers
+from tests.models.folders import logits_of, prompt, routed, tiny_tokenizer
+from tests.tiny import tiny_model
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_the_hub_gives_whatever_a_folder_may_hold(tmp_path, monkeypatch):
         (os.devnull, "no such folder|found a file", []),
     ],
 )
-def test_a_name_that_is_nothing_says_what_is_accepted(name, message, asked, no_hub):  # noqa: F811
+def test_a_name_that_is_nothing_says_what_is_accepted(name, message, asked, no_hub):
     with pytest.raises(ValueError, match=message):
         load(name)
     assert no_hub == asked

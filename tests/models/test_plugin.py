@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from tests.models.folders import logits_of, no_hub, no_pickles, routed, tiny_tokenizer  # noqa: F401
-from tests.tiny import tiny_model
 
 from laval.models import attach, plugin
 from laval.models.plugin import load_plugin, save_plugin
 from laval.models.thresholds import logit, tau_of
 from laval.skip import DropLayers, RandomRoutes
+from tests.models.folders import logits_of, routed, tiny_tokenizer
+from tests.tiny import tiny_model
 
 NAME = "Laval/Tiny-Llama"
 

@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.conftest import shared_path
-from tests.models.folders import logits_of, no_pickles, prompt, tiny_tokenizer  # noqa: F401
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from laval.models import dense, using
 from laval.models.load import load
 from laval.models.released import load_released
+from tests.conftest import shared_path
+from tests.models.folders import logits_of, prompt, tiny_tokenizer
 
 # The file holds float32 roundings of the router norm weights that the float64 outputs were computed with. These are
 # the unrounded ones, recovered from the gates (12 numbers from 360); the other weights were float32 from the start.
@@ -187,7 +187,8 @@ def test_it_can_be_saved_as_a_whole_model(tmp_path):
     assert torch.equal(logits_of(load(tmp_path / "whole")), logits_of(model))
 
 
-ENC = "model.layers.2.router.router_enc.weight"
+ENC, FOREIGN = (f"model.layers.{layer}.router.router_enc.weight" for layer in (2, 1))
+EXTRA = "model.layers.2.router.bias"
 
 
 @pytest.mark.parametrize(

@@ -57,21 +57,22 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
         """Nothing: routers and adapters start themselves, the base has its own."""
 
     @classmethod
-    def from_pretrained(cls, name, *arguments, output_loading_info=False, **options):
+    def from_pretrained(cls, pretrained_model_name_or_path, *arguments, output_loading_info=False, **options):
         """As in transformers, but from safetensors alone, and ValueError for a tensor missing or left over."""
         options["use_safetensors"] = True
+        name = pretrained_model_name_or_path
         model, report = super().from_pretrained(name, *arguments, output_loading_info=True, **options)
         check_names(report["missing_keys"], report["unexpected_keys"], name)
         return (model, report) if output_loading_info else model
 
-    def save_pretrained(self, folder, is_main_process=True, **options) -> None:
+    def save_pretrained(self, save_directory, is_main_process=True, **options) -> None:
         """The whole model, base included, as safetensors, and its tokenizer if it has one; all or nothing."""
         self.config.taus = taus_of(self.policy)
         if not is_main_process:  # takes part in gathering, writes nothing
-            return super().save_pretrained(folder, is_main_process=False, **options)
+            return super().save_pretrained(save_directory, is_main_process=False, **options)
         if options.get("push_to_hub"):
-            options.setdefault("repo_id", Path(folder).name)
-        with atomic_folder(folder, discard=WEIGHT_FILES) as new:
+            options.setdefault("repo_id", Path(save_directory).name)
+        with atomic_folder(save_directory, discard=WEIGHT_FILES) as new:
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(new)
             super().save_pretrained(new, **options)

@@ -24,7 +24,6 @@ from laval.models.weights import check_tensors, read_json, read_tensors
 
 RECORD, WEIGHTS, CARD = "laval.json", "plugin.safetensors", "README.md"
 FORMAT = 1  # of the folder: raise it when an older laval could not read a new one
-DTYPES = {str(dtype).split(".")[1]: dtype for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
 
 @dataclass(frozen=True)
