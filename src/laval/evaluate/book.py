@@ -13,20 +13,19 @@ from laval.files import atomic_write
 
 
 class Book:
-    """Records in a JSONL file that is whole at every moment; only those with this stamp are looked at."""
+    """Records in a JSONL file that is whole at every moment."""
 
-    def __init__(self, path: str | Path | None, stamp: str):
-        self.path, self.stamp = path and Path(path), stamp
+    def __init__(self, path: str | Path | None):
+        self.path = path and Path(path)
         self.lines = self.path.read_text("utf-8").splitlines() if self.path and self.path.exists() else []
-        self.records = [record for record in map(json.loads, self.lines) if record.get("stamp") == stamp]
+        self.records = [json.loads(line) for line in self.lines]
 
     def get(self, **fields) -> dict | None:
         """The record with these fields, if there is one."""
         return next((record for record in self.records if fields.items() <= record.items()), None)
 
-    def longest(self, method: str, chosen: str) -> list[int]:
-        """The longest order of removal on record for a method, chosen in this way."""
-        fields = {"method": method, "chosen": chosen}
+    def longest(self, **fields) -> list[int]:
+        """The longest order of removal among the records with these fields."""
         return max((r["layers"] for r in self.records if fields.items() <= r.items()), key=len, default=[])
 
     def add(self, record: dict) -> dict:

@@ -56,10 +56,12 @@ def depth_curve(
     drop = max_drop(model, depths)
     check(model, depths, controls, calibration, orders or {}, drop)
     study = Study(model, calibration and as_batches(calibration), orders or {}, drop, length, batch, progress)
-    book = Book(path, study.stamp())
+    book = Book(path)
     plan = arms(model, depths, controls, seeds)
     return [
-        book.get(text=name, text_stamp=stamp_of(text.ids), chosen=study.chosen(arm), **vars(arm))
+        book.get(
+            text=name, text_stamp=stamp_of(text.ids), chosen=study.chosen(arm), stamp=study.stamp(arm), **vars(arm)
+        )
         or book.add(study.record(name, text, arm, book))
         for name, text in ((name, as_text(text)) for name, text in texts.items())
         for arm in plan
@@ -88,7 +90,7 @@ def arms(model, depths, controls, seeds) -> list[Arm]:
     total = len(model.backbone.blocks)
     plan = [Arm("dense", total)]
     for depth in sorted((float(depth) for depth in depths), reverse=True):
-        plan.append(Arm(plugin_name(model), depth))
+        plan += [Arm(plugin_name(model), depth)] if hasattr(model.policy, "thresholds") else []
         plan += [Arm(control, depth) for control in controls if control in STATIC and depth.is_integer()]
         plan += [Arm("random", depth, seed) for seed in seeds if "random" in controls]
     return plan
@@ -128,7 +130,7 @@ class Study:
             "layers": dropped,
             "chosen": self.chosen(arm),
             "text_stamp": stamp_of(text.ids),
-            "stamp": book.stamp,
+            "stamp": self.stamp(arm),
         }
 
     def measured(self, arm: Arm, text: Text, dropped: list[int] | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -148,7 +150,7 @@ class Study:
         if arm.method not in STATIC:
             return None
         if arm.method not in self.orders:
-            found = book.longest(arm.method, self.chosen(arm))
+            found = book.longest(method=arm.method, chosen=self.chosen(arm), stamp=self.stamp(arm))
             if len(found) < self.drop:
                 found = list(STATIC[arm.method](self.model, self.calibration, self.drop, self.progress))
             self.orders[arm.method] = found
@@ -170,8 +172,8 @@ class Study:
         """Nats per token and run rates by layer."""
         return read_through(model, text, self.length, None, self.batch, self.progress)
 
-    def stamp(self) -> str:
-        """Tells the plug-in, its base and the window length from others."""
+    def stamp(self, arm: Arm) -> str:
+        """Tells the base, the window length and, where it takes part, the plug-in from others."""
         config, norm = self.model.config, self.model.backbone.decoder.norm.weight
-        base = (config.base_name, config.base_shape, norm)
-        return stamp_of(base, config.method, self.model.policy.state_dict(), self.length)
+        plugin = None if arm.method in ("dense", *STATIC) else (config.method, self.model.policy.state_dict())
+        return stamp_of(config.base_name, config.base_shape, norm, plugin, self.length)
