@@ -3,7 +3,7 @@
     python benchmarks/quality.py [--plugin FOLDER] [--data ../shared/data] [--text runs/text] [--tokens 12288]
 
 Held out: the WikiText-2 test text, and the share of the instruction records that training never saw (chosen by hash).
-Static controls choose their layers on text like that of the training. Slow on a CPU: about an hour on two cores. Can be
+Static controls choose their layers on text like that of the training. About an hour on two CPU cores; can be
 stopped and started again. Writes benchmarks/results/quality.json.
 """
 
