@@ -45,15 +45,21 @@ def forward(model, ids, mask=None, cache=None, use_cache=False, **kwargs):
     return model(input_ids=ids, use_cache=use_cache, **cache_argument(cache), **kwargs)
 
 
-def in_pieces(model, ids, mask, lengths) -> torch.Tensor:
-    """Logits [B, T, V] from one forward per piece, each over the cache the pieces before it filled."""
+def outcome(output) -> torch.Tensor:
+    """Logits and, behind them, the routers' gates, which show a leak before it flips a decision: [B, T, V + gates]."""
+    gates = [route.gate for route in getattr(output, "routes", None) or () if route.gate is not None]
+    return torch.cat((output.logits, *(gate[..., None].to(output.logits.dtype) for gate in gates)), dim=-1)
+
+
+def in_pieces(model, ids, mask, lengths, read=outcome) -> torch.Tensor:
+    """What is read from one forward per piece, each over the cache that the pieces before it filled: [B, T, ...]."""
     cache, pieces, start = None, [], 0
     for length in lengths:
         stop = start + length
         seen = None if mask is None else mask[:, :stop]
         output = forward(model, ids[:, start:stop], seen, cache, use_cache=True)
         cache, start = output_cache(output), stop
-        pieces.append(output.logits)
+        pieces.append(read(output))
     return torch.cat(pieces, dim=1)
 
 
@@ -66,32 +72,32 @@ def assert_near(ours: torch.Tensor, theirs: torch.Tensor, atol: float = ATOL) ->
 
 @torch.no_grad()
 def the_future_never_leaks(make):
-    """Row t of a batch has token t changed: its logits differ from t on, and nowhere before."""
+    """Row t of a batch has token t changed: its outcome differs from t on, and nowhere before."""
     ids = prompt(1)
     changed = ids.repeat(LENGTH + 1, 1)
     each = torch.arange(LENGTH)
     changed[each, each] = 3 + (changed[each, each] + 50) % 125
-    logits = forward(make(), changed).logits
-    moved = (logits[:-1] - logits[-1]).abs().amax(-1)  # [changed token, position]
+    found = outcome(forward(make(), changed))
+    moved = (found[:-1] - found[-1]).abs().amax(-1)  # [changed token, position]
     assert moved.tril(-1).max() <= 1e-12
     assert moved.diagonal().min() > 1e-4
 
 
 @torch.no_grad()
 def the_past_is_read(make):
-    """The last logits depend on the token before them: a model that looks at nothing would pass the rest."""
+    """The last outcome depends on the token before them: a model that looks at nothing would pass the rest."""
     ids = prompt(1)
     other = ids.clone()
     other[0, -2] = 3 + (ids[0, -2] + 50) % 125
     model = make()
-    assert (forward(model, ids).logits[0, -1] - forward(model, other).logits[0, -1]).abs().max() > 1e-4
+    assert (outcome(forward(model, ids))[0, -1] - outcome(forward(model, other))[0, -1]).abs().max() > 1e-4
 
 
 @torch.no_grad()
 def cached_equals_uncached(make):
     """Without pads, in single steps, in chunks, and as a prefill with one step."""
     model, ids = make(), prompt()
-    whole = forward(model, ids).logits
+    whole = outcome(forward(model, ids))
     for lengths in CUTS.values():
         assert_near(in_pieces(model, ids, None, lengths), whole)
 
@@ -99,7 +105,7 @@ def cached_equals_uncached(make):
 @torch.no_grad()
 def cached_equals_uncached_padded(make):
     model, (ids, mask) = make(), padded_prompt()
-    whole = forward(model, ids, mask).logits[mask.bool()]
+    whole = outcome(forward(model, ids, mask))[mask.bool()]
     for cut in ("steps", "chunks"):
         assert_near(in_pieces(model, ids, mask, CUTS[cut])[mask.bool()], whole)
 
@@ -108,17 +114,17 @@ def cached_equals_uncached_padded(make):
 def padded_batch_equals_single(make):
     """Every row of a left-padded batch is what it would be alone and without pads."""
     model, (ids, mask) = make(), padded_prompt()
-    together = forward(model, ids, mask).logits
+    together = outcome(forward(model, ids, mask))
     for row, pads in enumerate(PADS):
-        assert_near(together[row, pads:], forward(model, ids[row : row + 1, pads:]).logits[0])
+        assert_near(together[row, pads:], outcome(forward(model, ids[row : row + 1, pads:]))[0])
 
 
 @torch.no_grad()
 def batch_equals_single(make):
     model, ids = make(), prompt()
-    together = forward(model, ids).logits
+    together = outcome(forward(model, ids))
     for row in range(len(ids)):
-        assert_near(together[row], forward(model, ids[row : row + 1]).logits[0])
+        assert_near(together[row], outcome(forward(model, ids[row : row + 1]))[0])
 
 
 def checkpointing_changes_no_gradient(make):
@@ -129,7 +135,7 @@ def checkpointing_changes_no_gradient(make):
         assert more_calls == 2 * calls  # computed again, so it really was switched on
         assert again.keys() == plain.keys()
         for name, gradient in plain.items():
-            assert_near(again[name], gradient)
+            torch.testing.assert_close(again[name], gradient, rtol=1e-9, atol=ATOL)
     assert all(gradient.abs().max() > 0 for gradient in plain.values())
 
 
@@ -149,7 +155,7 @@ def with_loss(model, **kwargs):
     """A forward over a padded batch with labels, and the input embeddings it can be differentiated by."""
     ids, mask = padded_prompt()
     embeds = model.get_input_embeddings()(ids).detach().requires_grad_()
-    labels = ids.masked_fill(mask == 0, -100)
+    labels = ids.masked_fill(mask * mask.roll(1, dims=1) == 0, -100)  # nor is a pad asked for the first token
     positions = positions_of(mask)
     output = model(
         inputs_embeds=embeds, attention_mask=mask, position_ids=positions, labels=labels, use_cache=False, **kwargs
@@ -194,7 +200,7 @@ def greedy_needs_no_cache(make):
     model, (ids, mask) = make(), padded_prompt()
     tokens = generate(model, ids, mask)
     assert torch.equal(tokens, generate(model, ids, mask, use_cache=False))
-    assert len(set(tokens.flatten().tolist())) > NEW // 2  # one token repeated would prove little
+    assert len(set(tokens.flatten().tolist())) >= 3  # one token repeated would prove little
 
 
 def greedy_padded_equals_single(make):
@@ -215,9 +221,10 @@ def sampling_follows_its_seed(make):
 
 def beams_need_no_cache(make):
     model, (ids, mask) = make(), padded_prompt()
-    beams = generate(model, ids, mask, num_beams=3)
-    assert torch.equal(beams, generate(model, ids, mask, num_beams=3, use_cache=False))
-    assert not torch.equal(beams, generate(model, ids, mask))
+    beams = {"num_beams": 3, "num_return_sequences": 3}
+    tokens = generate(model, ids, mask, **beams)
+    assert torch.equal(tokens, generate(model, ids, mask, **beams, use_cache=False))
+    assert len(tokens.unique(dim=0)) == 3 * len(ids)
 
 
 FORWARD = [

@@ -103,7 +103,7 @@ def subjects(methods=tuple(METHODS)) -> list[Subject]:
 
 
 def parameters(methods=tuple(METHODS), quick=()) -> list:
-    """Pytest parameters for all subjects; slow, but for the (family, method) pairs of `quick` on one implementation."""
+    """Parameters for all subjects; slow, but the (family, method) pairs of `quick` on one implementation."""
 
     def marks(subject: Subject) -> list:
         preferred = implementations(subject.family)[-1]
@@ -114,7 +114,7 @@ def parameters(methods=tuple(METHODS), quick=()) -> list:
 
 
 EVERY_FAMILY = {(family, "hard_mask") for family in FAMILIES}
-EVERY_METHOD = {  # each method on a family that asks something of it: windows, two rotary tables, a fused projection, ...
+EVERY_METHOD = {  # on a family that asks something of it: windows, two rotary tables, a fused projection
     ("llama", "dense"),
     ("qwen3", "released"),
     ("gemma2", "released"),
