@@ -1,3 +1,28 @@
 """Transformers that spend less: fewer tokens through the middle, fewer layers for the easy tokens."""
 
-__version__ = "0.1.0"
+from __future__ import annotations
+
+__version__ = "0.1.0"  # first: saved plug-ins name it
+
+import laval.train as train
+from laval.measure.model import model_cost as cost
+from laval.models import AdaptiveConfig, AdaptiveForCausalLM, attach, dense, set_depth
+from laval.models.load import load
+from laval.report.tracing import trace
+from laval.skip import DropLayers, FlexiDepth, RandomRoutes
+
+__all__ = [
+    "AdaptiveConfig",
+    "AdaptiveForCausalLM",
+    "DropLayers",
+    "FlexiDepth",
+    "RandomRoutes",
+    "__version__",
+    "attach",
+    "cost",
+    "dense",
+    "load",
+    "set_depth",
+    "trace",
+    "train",
+]

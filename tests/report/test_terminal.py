@@ -35,6 +35,12 @@ def test_pipes_and_no_color_get_plain_text(monkeypatch):
 
 def test_marks_write_the_depth_after_the_token():
     assert depth_text(["the", " flow"], [30, 27], 30, marks=True).plain == "the³⁰ flow²⁷"
+    assert depth_text(["the\n", "\n\n", "a"], [1, 2, 3], 3, marks=True).plain == "the¹\n²\n\na³"
+
+
+def test_bars_of_some_layers_keep_their_numbers():
+    lines = layer_bars([1, 0.5, 1], only=(1,)).plain.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("layer 1") and "50.0 %" in lines[0]
 
 
 def test_control_characters_cannot_reach_the_terminal():

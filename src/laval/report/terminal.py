@@ -1,6 +1,6 @@
 """Depth maps in a terminal. Colour goes when the console has none (a pipe, NO_COLOR); the text stays the same."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.style import Style
 from rich.text import Text
@@ -27,9 +27,12 @@ def depth_text(
     scale = Scale.of(depth, layers) if floor is None else Scale(floor, layers)
     text = Text()
     for piece, d in zip(pieces, depth, strict=True):
-        text.append(shown(piece), style=_style(scale, d))
-        if marks:
+        body = shown(piece)
+        end = len(body.rstrip("\n"))
+        text.append(body[:end] if marks else body, style=_style(scale, d))
+        if marks:  # before a line break, not at the start of the next line
             text.append(str(d).translate(SUPERSCRIPT), style="dim")
+            text.append(body[end:])
     return text
 
 
@@ -42,12 +45,14 @@ def depth_legend(layers: int, floor: int = 0) -> Text:
     return text
 
 
-def layer_bars(layer_rates: Sequence[float], width: int = 30) -> Text:
-    """One line per layer: the share of tokens that ran it, as a bar and in percent."""
+def layer_bars(layer_rates: Sequence[float], width: int = 30, only: Collection[int] | None = None) -> Text:
+    """One line per layer: the share of tokens that ran it, as a bar and in percent. only: those layers alone."""
     rates = [float(rate) for rate in layer_rates]
     digits = len(str(max(0, len(rates) - 1)))
     text = Text()
     for layer, rate in enumerate(rates):
+        if only is not None and layer not in only:
+            continue
         known = rate == rate  # NaN: no token at all
         text.append(f"layer {layer:>{digits}}  ")
         text.append(f"{_bar(rate if known else 0, width):<{width}}", style="cyan")

@@ -1,0 +1,81 @@
+"""laval generate: text that streams, with the depth of every token."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Annotated
+
+import torch
+from typer import Argument, Option
+
+from laval.commands.screen import Depth, Json, Model, Screen, depth_line, open_model, prompt_ids, screen
+from laval.commands.stream import floor_of, streamed
+from laval.models import dense as untouched
+from laval.report import depth_legend, layer_bars
+from laval.report.tracing import Generation
+
+
+def generate(
+    model: Model,
+    prompt: Annotated[
+        str, Argument(metavar="PROMPT", help="What the model answers, or goes on from.", show_default=False)
+    ],
+    max_new_tokens: Annotated[int, Option(min=1, help="Stop after this many tokens.")] = 128,
+    depth: Depth = None,
+    show_depth: Annotated[bool, Option("--show-depth", help="Colour each token by the layers it took.")] = False,
+    chat: Annotated[
+        bool | None,
+        Option("--chat/--raw", help="Use the chat template or not. Default: where the model has one."),
+    ] = None,
+    dense: Annotated[bool, Option("--dense", help="The untouched base model, for comparison.")] = False,
+    temperature: Annotated[float, Option(min=0, help="0: always the most likely token.")] = 0.0,
+    top_p: Annotated[float, Option(min=0, max=1, help="Sample from the likeliest tokens of this mass.")] = 1.0,
+    seed: Annotated[int, Option(help="Of sampling.")] = 0,
+    json: Json = False,
+) -> None:
+    """Answer a prompt, and show the layers each token took."""
+    with screen(json) as out:
+        adaptive = open_model(model, depth, out)
+        ids = prompt_ids(adaptive, prompt, chat, max_new_tokens)
+        torch.manual_seed(seed)
+        with untouched(adaptive) if dense else nullcontext():
+            made = streamed(
+                adaptive, ids, out.console, show_depth, max_new_tokens=max_new_tokens, **sampling(temperature, top_p)
+            )
+        new = made.trace.run[:, 0, ids.shape[1] :]  # [L, new]
+        if show_depth:
+            show(out, adaptive, new)
+        out.document = document(model, made, ids.shape[1], new)
+
+
+def sampling(temperature: float, top_p: float) -> dict:
+    """Options of transformers' generate."""
+    if temperature == 0:
+        return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    if top_p == 0:
+        raise ValueError("top-p is 0; expected more than 0, up to 1 (1 keeps every token)")
+    return {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
+
+
+def show(out: Screen, model, run: torch.Tensor) -> None:
+    """Legend, mean depth and a bar per layer for new tokens run [L, N]."""
+    rates = run.double().mean(1).tolist()
+    out.say()
+    out.say(depth_legend(len(rates), floor_of(model)))
+    out.say(f"{run.shape[1]} new tokens, {depth_line(sum(rates), len(rates))}\n")
+    out.say(layer_bars(rates, only=model.policy.layers))
+
+
+def document(name: str, made: Generation, prompt: int, run: torch.Tensor) -> dict:
+    rates = run.double().mean(1).tolist()
+    return {
+        "model": name,
+        "text": made.texts[0],
+        "prompt_tokens": prompt,
+        "new_tokens": run.shape[1],
+        "layers": run.shape[0],
+        "mean_depth": sum(rates),
+        "depth": run.sum(0).tolist(),
+        "pieces": made.trace.tokens[0][prompt:],
+        "layer_rates": rates,
+    }

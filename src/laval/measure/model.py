@@ -1,0 +1,102 @@
+"""What a given model costs on paper: its sizes, its plug-in, and the depth it is set to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from laval.measure.cost import Cost, Rates, cost
+from laval.measure.machine import machine_peaks
+from laval.measure.shape import LayerShape, SkipShape
+from laval.models.thresholds import logit, taus_of
+from laval.skip import DropLayers, FlexiDepth, RandomRoutes
+
+
+def model_cost(
+    model,
+    batch: int = 1,
+    prompt: int = 512,
+    new: int = 128,
+    *,
+    depth: float | None = None,
+    run_share: float | Sequence[float] | None = None,
+    peaks: Rates | None = None,
+) -> Cost:
+    """FLOPs, bytes and ideal seconds of a prompt of `prompt` tokens and `new` cached steps, for `batch` rows.
+
+    model: adaptive, or any decoder of transformers. depth: mean layers per token, by default the one on the budget
+    curve that the model is set to. run_share: instead of depth, the share of tokens that run a routed layer, one for
+    all or one per routed layer. peaks: of the machine; by default this one's, measured once and kept.
+    Errors: ValueError for a depth out of reach, or one that is neither given nor calibrated.
+    """
+    base = getattr(model, "base", model)
+    skip = skip_shape(model)
+    return cost(
+        LayerShape.from_config(base.config),
+        skip,
+        shares(model, depth, run_share) if skip else 1.0,
+        batch=batch,
+        prompt=prompt,
+        new=new,
+        dtype_bytes=base.dtype.itemsize,
+        peaks=machine_peaks(base.device, base.dtype) if peaks is None else peaks,
+    )
+
+
+def skip_shape(model) -> SkipShape | None:
+    """The sizes of a model's plug-in; None where every token runs every layer."""
+    layers = getattr(getattr(model, "policy", None), "layers", ())
+    if not layers or model.runtime == "dense":
+        return None
+    method = model.config.build_method()
+    if not isinstance(method, FlexiDepth):
+        return SkipShape(tuple(layers), keeps_kv=model.policy.keeps_kv)
+    return SkipShape(
+        tuple(layers),
+        router_width=0 if method.router == "linear" else method.router_width,
+        adapter_width=method.adapter_width if method.adapter else 0,
+        keeps_kv=method.keep_kv,
+    )
+
+
+def shares(model, depth: float | None, run_share) -> float | Sequence[float]:
+    """The share of tokens that run a routed layer, from whatever is known. ValueError when nothing is."""
+    if run_share is not None:
+        return run_share
+    depth = known_depth(model) if depth is None else depth
+    if depth is None:
+        raise ValueError(
+            "depth and run_share are both missing, and the plug-in is not calibrated; expected depth=27 (mean layers "
+            "per token), or a calibrated plug-in: laval calibrate"
+        )
+    layers, routed = model.config.text_config.num_hidden_layers, len(model.policy.layers)
+    if not layers - routed <= depth <= layers:
+        raise ValueError(
+            f"depth is {depth}; expected {layers - routed} to {layers} layers per token, for {routed} of {layers} are "
+            "routed"
+        )
+    return (depth - layers + routed) / routed
+
+
+def known_depth(model) -> float | None:
+    """The mean depth a model is set to: exact for fixed methods, else read off its budget curve; None off it."""
+    layers, routed = model.config.text_config.num_hidden_layers, len(model.policy.layers)
+    method = model.config.build_method()
+    if isinstance(method, DropLayers):
+        return float(layers - routed)
+    if isinstance(method, RandomRoutes):
+        return layers - routed * (1 - method.rate)
+    return depth_on_curve(model.config.curve, taus_of(model.policy))
+
+
+def depth_on_curve(curve: list[dict], taus: list[float]) -> float | None:
+    """Where `taus` lie on a budget curve; `set_depth` moves along it in straight lines of scores."""
+    points = sorted((_mean_score(point["taus"]), point["depth"]) for point in curve)
+    if not points or not points[0][0] - 1e-6 <= _mean_score(taus) <= points[-1][0] + 1e-6:
+        return None
+    return float(np.interp(_mean_score(taus), *zip(*points, strict=True)))
+
+
+def _mean_score(taus: Sequence[float]) -> float:
+    return sum(map(logit, taus)) / len(taus)

@@ -1,0 +1,131 @@
+"""Dense and skipping side by side on the same tokens, in one paired run, with the ideal beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from laval.compat import cache_argument, output_cache
+from laval.measure.machine import machine_peaks
+from laval.measure.model import model_cost, skip_shape
+from laval.measure.timing import PairedTimes, Ratio, paired
+from laval.models.switches import recording, using
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement. times: of "dense" and "skipping", for `units` tokens (decode) or calls (prefill) each.
+
+    ratio: dense seconds over skipping's, above 1 is faster. ideal: the ratio that the cost model holds possible at the
+    depth of these very tokens on this machine.
+    """
+
+    name: str
+    batch: int
+    prompt: int
+    new: int
+    mean_depth: float
+    times: PairedTimes
+    units: int
+    ideal: float
+
+    @property
+    def ratio(self) -> Ratio:
+        return self.times.ratio("skipping")
+
+    def seconds(self, name: str) -> float:
+        """Median seconds per token (decode) or call (prefill)."""
+        return self.times.median(name) / self.units
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers for JSON."""
+        return {
+            "cell": self.name,
+            "batch": self.batch,
+            "prompt": self.prompt,
+            "new": self.new,
+            "per": "token" if self.name == "decode" else "call",
+            "seconds": {name: self.seconds(name) for name in self.times.seconds},
+            "ratio": self.ratio.median,
+            "interval": [self.ratio.low, self.ratio.high],
+            "ideal": self.ideal,
+            "mean_depth": self.mean_depth,
+            "rounds": self.times.rounds,
+        }
+
+
+class Walk:
+    """One way of decoding known tokens ids [1, N]: a prompt at once, then `steps` tokens one by one at every call."""
+
+    def __init__(self, model, runtime: str, ids: torch.Tensor, prompt: int, steps: int):
+        self.model, self.runtime, self.ids, self.place, self.steps = model, runtime, ids, prompt, steps
+        with using(model, runtime):
+            self.cache = output_cache(model(ids[:, :prompt], use_cache=True, logits_to_keep=1))
+
+    def __call__(self) -> None:
+        with using(self.model, self.runtime):
+            for _ in range(self.steps):
+                token = self.ids[:, self.place : self.place + 1]
+                self.model(token, logits_to_keep=1, **cache_argument(self.cache))
+                self.place += 1
+
+
+@torch.no_grad()
+def decode_cell(model, ids, prompt: int = 64, steps: int = 8, rounds: int = 8, seconds_limit=None) -> Cell:
+    """Single-token steps over text ids [N], `steps` at a time by turns; both ways read the same tokens.
+
+    A text that is too short is read again from its start.
+    """
+    new = steps * (rounds + 1)  # one round warms up
+    ids = stretched(ids, prompt + new).to(model.device)
+    ways = {name: Walk(model, runtime, ids, prompt, steps) for name, runtime in runtimes(model).items()}
+    times = paired(ways, rounds, warmup=1, seconds_limit=seconds_limit)
+    return cell("decode", model, ids, prompt, new, times, steps)
+
+
+@torch.no_grad()
+def prefill_cell(model, ids, length: int = 512, rounds: int = 8, seconds_limit=None) -> Cell:
+    """One forward over `length` tokens of text, keys and values kept, logits of the last token only."""
+    ids = stretched(ids, length).to(model.device)
+
+    def prefill(runtime: str):
+        with using(model, runtime):
+            model(ids, use_cache=True, logits_to_keep=1)
+
+    ways = {name: lambda runtime=runtime: prefill(runtime) for name, runtime in runtimes(model).items()}
+    times = paired(ways, rounds, warmup=1, seconds_limit=seconds_limit)
+    return cell("prefill", model, ids, length, 0, times, 1)
+
+
+def cell(name: str, model, ids: torch.Tensor, prompt: int, new: int, times: PairedTimes, units: int) -> Cell:
+    """The measurement with the depth of its tokens and the ideal that belongs to it."""
+    run = routes_of(model, ids)[:, prompt if new else 0 :]  # [L, tokens]
+    rates = run.double().mean(1)
+    skip = skip_shape(model)
+    ideal = model_cost(
+        model,
+        prompt=prompt,
+        new=new,
+        run_share=[float(rates[layer]) for layer in skip.layers] if skip else 1.0,
+        peaks=machine_peaks(model.device, model.base.dtype),
+    ).phase_speedup(name)
+    return Cell(name, len(ids), prompt, new, float(rates.sum()), times, units, ideal)
+
+
+def routes_of(model, ids: torch.Tensor) -> torch.Tensor:
+    """Which layers run for ids [1, N], bool [L, N]; untimed."""
+    with recording(model) as record:
+        model(ids, use_cache=False, logits_to_keep=1)
+    return record.run[:, 0]
+
+
+def runtimes(model) -> dict[str, str]:
+    return {"dense": "dense", "skipping": model.runtime}
+
+
+def stretched(ids, length: int) -> torch.Tensor:
+    """The first `length` tokens of ids [N], over and over if need be, [1, length]."""
+    ids = torch.as_tensor(ids, dtype=torch.int64)
+    return ids.repeat(-(-length // len(ids)))[None, :length]
