@@ -58,3 +58,12 @@ def keep_rows(x: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tens
     if logits_to_keep.dtype == torch.bool:
         return x[logits_to_keep]
     return torch.take_along_dim(x, logits_to_keep[..., None], dim=1)
+
+
+def checkpointing_arguments() -> dict:
+    """What turns on gradient checkpointing in TrainingArguments; 5.24 renamed it."""
+    from transformers import TrainingArguments  # slow, and only training asks
+
+    new = "activation_checkpointing" in TrainingArguments.__dataclass_fields__
+    name = "activation_checkpointing" if new else "gradient_checkpointing"
+    return {name: True, f"{name}_kwargs": {"use_reentrant": False}}

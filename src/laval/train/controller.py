@@ -19,21 +19,25 @@ class DepthController:
         self.quantiles: torch.Tensor | None = None
 
     def observe(self, scores: torch.Tensor) -> None:
-        """Scores of one batch, any shape."""
+        """Scores of one update, any shape."""
         flat = scores.detach().float().flatten()
         now = torch.quantile(flat[:: max(1, flat.numel() // 200_000)], GRID.to(flat.device)).cpu()
         self.quantiles = now if self.quantiles is None else torch.lerp(self.quantiles, now, self.rate)
 
-    def threshold(self, depth: float) -> float:
-        """The score above which tokens run so that `depth` layers run on average.
-
-        ValueError for a depth that skipping the routed layers cannot reach.
-        """
+    def check(self, depth: float) -> None:
+        """ValueError for a depth that skipping the routed layers cannot reach."""
         if not self.layers - self.routed <= depth <= self.layers:
             raise ValueError(
                 f"depth is {depth}; expected {self.layers - self.routed} to {self.layers} "
-                f"({self.routed} of {self.layers} layers may be skipped)"
+                f"({self.routed} of {self.layers} layers may be skipped): change depth, or route more layers"
             )
+
+    def threshold(self, depth: float) -> float:
+        """The score above which tokens run so that `depth` layers run on average; 0 before anything was observed.
+
+        ValueError for a depth that skipping the routed layers cannot reach.
+        """
+        self.check(depth)
         if self.quantiles is None:
             return 0.0
         if depth == self.layers:

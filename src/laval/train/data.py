@@ -28,7 +28,9 @@ class Sequences(Dataset):
 
 
 def sequences(data: Data, tokenizer, tokens: int, seed: int) -> Sequences:
-    """Training sequences for `tokens` tokens. ValueError for files that are missing, empty or too short."""
+    """Sequences for `tokens` tokens. ValueError for files that are missing, empty, too short or unreadable."""
+    if tokenizer is None:
+        raise ValueError("model.tokenizer is missing; expected the base model's own, to read text with")
     read = [source_tokens(source, tokenizer) for source in data.sources]
     for source, ids in zip(data.sources, read, strict=True):
         if len(ids) < data.length:
@@ -42,9 +44,15 @@ def source_tokens(source: Source, tokenizer) -> torch.Tensor:
     ids: list[int] = []
     for text in texts(source):
         if isinstance(text, list):
-            text = tokenizer.apply_chat_template(text, tokenize=False)
-        ids += tokenizer(text, add_special_tokens=False)["input_ids"]
+            text = rendered(text, tokenizer, source)
+        ids += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     return torch.tensor(ids, dtype=torch.long)
+
+
+def rendered(chat: list[dict[str, str]], tokenizer, source: Source) -> str:
+    if not getattr(tokenizer, "chat_template", None):
+        raise ValueError(f"{source.path}: the tokenizer has no chat template; give plain text (kind: text)")
+    return tokenizer.apply_chat_template(chat, tokenize=False)
 
 
 def texts(source: Source):
@@ -52,29 +60,52 @@ def texts(source: Source):
     for path in files(source.path):
         kind = source.kind if source.kind != "auto" else ("chat" if path.suffix == ".jsonl" else "text")
         if kind == "text":
-            yield path.read_text(encoding="utf-8")
+            if source.hold_out:
+                raise ValueError(
+                    f"hold_out is {source.hold_out}; {path} is plain text, only chat has records to hold out"
+                )
+            yield read(path)
             continue
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(read(path).split("\n"), 1):  # not splitlines: JSON may hold U+2028
             if line.strip() and not held_out(line, source.hold_out):
                 yield messages(line, path, number)
 
 
 def files(path: Path) -> list[Path]:
+    """The file itself, or all files below a folder by name, hidden ones left out."""
     path = Path(path).expanduser()
-    found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    if not found or not found[0].is_file():
+    found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and is_plain(p, path))
+    if not found:
         raise ValueError(f"path is {path}, which is no file and no folder with files; expected text or chat JSONL")
     return found
 
 
+def is_plain(path: Path, folder: Path) -> bool:
+    return not any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 at byte {error.start}; convert the file to UTF-8") from error
+
+
 def messages(line: str, path: Path, number: int) -> list[dict[str, str]]:
     try:
-        chat = json.loads(line)["messages"]
-        return [{"role": turn["role"], "content": turn["content"]} for turn in chat]
+        chat = [{"role": turn["role"], "content": turn["content"]} for turn in json.loads(line)["messages"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f'{path}, line {number}: expected {{"messages": [{{"role", "content"}}, ...]}}; got {line[:60]!r}'
-        ) from error
+        raise unreadable(line, path, number) from error
+    if not chat or not all(isinstance(value, str) for turn in chat for value in turn.values()):
+        raise unreadable(line, path, number)
+    return chat
+
+
+def unreadable(line: str, path: Path, number: int) -> ValueError:
+    return ValueError(
+        f'{path}, line {number}: expected {{"messages": [{{"role", "content"}}, ...]}} with text in each; '
+        f"got {line[:60]!r}"
+    )
 
 
 def held_out(line: str, share: float) -> bool:

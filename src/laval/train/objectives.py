@@ -14,11 +14,15 @@ from laval.train.controller import DepthController
 from laval.train.losses import depth_penalty, distillation_loss, next_token_loss, relative_error
 from laval.train.recipe import Stage
 
+FREE = 1e-9  # nats; a cost of exactly 0 has no logarithm
+SURE = 1e-7  # gates nearer to 0 or 1 have an infinite score in float32
+
 
 class Objective(nn.Module):
-    """A model in training and the loss of one stage; the Trainer wraps it whole, so that gradients are shared by all ranks.
+    """A model in training and the loss of one stage; the Trainer wraps it whole, so that all ranks share gradients.
 
-    `progress` runs from 0 to 1 over the stage, `step` counts updates.
+    `progress` runs from 0 to 1 over the stage, `step` counts updates. Thresholds move between updates only
+    (`end_step`), so that accumulated batches and several ranks give the gradient of one large batch.
     """
 
     def __init__(self, model: AdaptiveForCausalLM, stage: Stage):
@@ -27,13 +31,39 @@ class Objective(nn.Module):
         self.layers = model.config.text_config.num_hidden_layers
         self.controller = DepthController(self.layers, len(model.policy.layers))
         self.progress, self.step = 0.0, 0
+        self.unobserved: list[torch.Tensor] = []
+        for depth in stage.depth or ():
+            self.controller.check(depth)
 
     @property
     def policy(self) -> FlexiDepthPolicy:
         return self.model.policy
 
     def gradient_checkpointing_enable(self, **kwargs) -> None:
+        """What the Trainer calls before transformers 5.24."""
         self.model.gradient_checkpointing_enable(**kwargs)
+
+    def activation_checkpointing_enable(self, **kwargs) -> None:
+        """What it calls since."""
+        self.model.activation_checkpointing_enable(**kwargs)
+
+    def train(self, mode: bool = True) -> Objective:
+        """As usual, but the frozen base drops nothing out: its layers hear of it only to checkpoint gradients."""
+        super().train(mode)
+        self.model.base.eval()
+        for block in self.model.backbone.blocks:
+            block.layer.training = mode
+        return self
+
+    def end_step(self, gather=lambda scores: scores) -> None:
+        """After an update: the controller sees the scores of all its batches; `gather` joins those of all ranks."""
+        if self.unobserved:
+            self.controller.observe(gather(torch.cat(self.unobserved, dim=1)))  # [Lr, B, T]
+            self.unobserved = []
+
+    def note(self, scores: torch.Tensor) -> None:
+        if self.training:
+            self.unobserved.append(scores.detach())  # [Lr, B, T]
 
     def depth_of(self, run: torch.Tensor) -> float:
         """Mean layers per token when the routed layers run as in run [Lr, B, T]."""
@@ -43,8 +73,9 @@ class Objective(nn.Module):
 class Align(Objective):
     """Every adapter learns its layer's update, every router what skipping would cost, all from one dense forward.
 
-    A router's score is the log of the predicted cost over `price` (nats): g > 0.5 means dearer than the price, so scores
-    compare across layers. After a first third the adapters care most for tokens that are likely to skip.
+    A router's score is the log of the predicted cost over `price` (nats): g > 0.5 means dearer than the price, so
+    scores compare across layers. After the share `focus` of the stage the adapters care most for tokens that are
+    likely to skip.
     """
 
     def __init__(self, model: AdaptiveForCausalLM, stage: Stage, price: float, nats: dict[int, float]):
@@ -55,9 +86,9 @@ class Align(Objective):
         states = self.dense_states(input_ids)
         costs = torch.stack([self.cost(layer, states) for layer in self.policy.layers])  # [Lr, B, T] nats
         scores = torch.stack([self.score(layer, states) for layer in self.policy.layers])  # [Lr, B, T]
-        self.controller.observe(scores)
+        self.note(scores)
         imitation = (costs * self.attention_to(scores)).sum(0).mean()
-        prediction = (scores - (costs.detach() / self.price).log()).square().mean()
+        prediction = (scores - (costs.detach().clamp(min=FREE) / self.price).log()).square().mean()
         run = scores.detach() > self.controller.threshold(self.goal)
         figures = {
             "imitation": costs.detach().mean().item(),
@@ -85,19 +116,24 @@ class Align(Objective):
         return self.policy.score(layer, self.model.backbone.blocks[layer].norm(states[layer]))  # [B, T]
 
     def attention_to(self, scores) -> torch.Tensor:
-        if self.progress < self.stage.focus:
+        if self.progress < self.stage.focus or self.controller.quantiles is None:
             return torch.ones_like(scores)
-        weight = torch.sigmoid((self.controller.threshold(self.goal) - scores.detach()) / 0.3) + 0.05
-        return weight / weight.mean()
+        usual = self.urgency(self.controller.quantiles.to(scores))  # not this batch's: parts of an update count alike
+        return self.urgency(scores.detach()) / usual.mean()
+
+    def urgency(self, scores) -> torch.Tensor:
+        return torch.sigmoid((self.controller.threshold(self.goal) - scores) / 0.3) + 0.05
 
     @property
     def goal(self) -> float:
-        """The depth whose skipping tokens matter most: the stage's, or a tenth of the layers skipped."""
-        return sum(self.stage.depth) / len(self.stage.depth) if self.stage.depth else 0.9 * self.layers
+        """The depth whose skipping tokens matter most: the stage's, or nine tenths of the layers."""
+        if self.stage.depth:
+            return sum(self.stage.depth) / len(self.stage.depth)
+        return self.layers - min(0.1 * self.layers, 0.5 * len(self.policy.layers))
 
 
 class Anneal(Objective):
-    """End to end with hard routes and straight-through gradients, towards the dense model's logits, the text, or both."""
+    """End to end with hard routes and straight-through gradients, towards the dense model's logits, the text, both."""
 
     def __init__(self, model: AdaptiveForCausalLM, stage: Stage, seed: int):
         super().__init__(model, stage)
@@ -113,7 +149,7 @@ class Anneal(Objective):
         if self.stage.alpha:
             loss = loss + self.stage.alpha * depth_penalty(torch.stack([route.gate for route in routes]))
         run = torch.stack([route.run for route in routes])  # [Lr, B, T]
-        self.controller.observe(torch.stack([route.gate.detach().logit() for route in routes]))
+        self.note(torch.stack([route.gate.detach().logit(SURE) for route in routes]))
         figures["depth"] = self.depth_of(run)
         return {"loss": loss, "figures": figures, "run_rates": run.float().mean((1, 2))}
 

@@ -3,59 +3,113 @@
 from __future__ import annotations
 
 import json
-import signal
-from contextlib import contextmanager
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from transformers.trainer_utils import get_last_checkpoint
 
-from laval.config import save_config
-from laval.models import AdaptiveForCausalLM
+from laval.config import load_config, save_config
+from laval.files import atomic_write
+from laval.models import AdaptiveForCausalLM, attach
+from laval.models.base import load_base
+from laval.models.load import DEFAULT
 from laval.models.plugin import load_plugin, save_plugin
+from laval.models.smollm2 import NAME
+from laval.skip import FlexiDepthPolicy
+from laval.train.checkpoint import newest
 from laval.train.data import Sequences, sequences
+from laval.train.finish import finish
+from laval.train.metrics import Metrics
 from laval.train.objectives import Align, Anneal, Objective
-from laval.train.recipe import Recipe, Stage
+from laval.train.recipe import Data, Recipe, Source, Stage
 from laval.train.sensitivity import sensitivity
-from laval.train.trainer import Metrics, ObjectiveTrainer, arguments
+from laval.train.stop import stoppable
+from laval.train.trainer import ObjectiveTrainer, arguments
 
 SENSITIVITY = "sensitivity.json"
 PROBES, PROBE_BATCH = 8, 4  # batches and sequences for the one-time sensitivity measurement
 
 
+def read_recipe(path: str | Path, overrides=()) -> Recipe:
+    """The recipe in a YAML file; overrides ("seed=1") win. ValueError that names the key, the value and the fix."""
+    return load_config(Recipe, path, overrides)
+
+
+def with_data(recipe: Recipe | str | Path, data=None) -> Recipe:
+    """The recipe with all stages on `data`: a file, a folder, a list of them, or Data; None leaves it as it is."""
+    if recipe is None:
+        raise ValueError("recipe is missing; expected a Recipe or the YAML file of one")
+    recipe = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
+    if data is None:
+        return recipe
+    if not isinstance(data, Data):
+        paths = [data] if isinstance(data, (str, Path)) else data
+        data = replace(recipe.data, sources=tuple(Source(Path(path)) for path in paths))
+    return replace(recipe, data=data, stages=tuple(replace(stage, data=None) for stage in recipe.stages))
+
+
+def model_for(recipe: Recipe) -> AdaptiveForCausalLM:
+    """The recipe's base model with its new method attached, and `.tokenizer`; the same for the same seed."""
+    base, tokenizer = load_base(NAME if recipe.model == DEFAULT else recipe.model)
+    torch.manual_seed(recipe.seed)
+    model = attach(base, recipe.build_method())
+    model.tokenizer = tokenizer
+    return model
+
+
 def train(model: AdaptiveForCausalLM, recipe: Recipe) -> AdaptiveForCausalLM:
     """Carry out the recipe's stages on `model` (with `.tokenizer`); continues where an earlier run of it stopped.
 
-    Everything goes to recipe.output: recipe.yaml, metrics.jsonl, a folder per stage with checkpoints and its result.
-    ValueError for unusable data or a loss that is not finite; KeyboardInterrupt after a checkpoint was written.
+    Everything goes to recipe.output: recipe.yaml, metrics.jsonl, a folder per stage with checkpoints and its result,
+    and the finished plug-in. ValueError for unusable data, a depth out of reach, a method without routers, or a loss
+    that is not finite; OSError for a full disk; KeyboardInterrupt after a checkpoint was written.
     """
+    check_method(model)
     recipe.output.mkdir(parents=True, exist_ok=True)
     save_config(recipe, recipe.output / "recipe.yaml")
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
-    for number, stage in enumerate(recipe.stages, 1):
-        run_stage(model, recipe, stage, number)
+    try:
+        for number, stage in enumerate(recipe.stages, 1):
+            run_stage(model, recipe, stage, number)
+        if is_main():
+            finish(model.eval(), recipe, ranks())
+    except KeyboardInterrupt:
+        if is_main():
+            print(f"\nstopped; go on with: laval train {recipe.output / 'recipe.yaml'}", flush=True)
+        raise
     return model.eval()
 
 
 def run_stage(model: AdaptiveForCausalLM, recipe: Recipe, stage: Stage, number: int) -> None:
-    folder = recipe.output / f"stage-{number}-{stage.objective}"
+    name = f"{number}-{stage.objective}"
+    folder = recipe.output / f"stage-{name}"
     if (folder / "done").exists():
         adopt(model, folder / "result")
         return
-    data = sequences(recipe.data, model.tokenizer, stage.tokens, recipe.seed + number)
+    data = sequences(stage.data or recipe.data, model.tokenizer, stage.tokens, recipe.seed + number)
     objective = objective_of(model, recipe, stage, data)
-    trainer = ObjectiveTrainer(
-        objective,
-        args=arguments(recipe, stage, folder, steps_of(stage, data)),
-        train_dataset=data,
-        callbacks=[Metrics(recipe.output / "metrics.jsonl", f"{number}-{stage.objective}", model.policy.layers)],
-    )
-    with saved_when_stopped(trainer, recipe):
-        trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if folder.is_dir() else None)
-    settle(objective)
-    save_plugin(model, folder / "result")
-    (folder / "done").touch()
+    metrics = Metrics(recipe.output / "metrics.jsonl", name, model.policy.layers)
+    args = arguments(recipe, stage, folder, stage.steps(len(data), ranks()))
+    with stoppable() as stop:
+        trainer = ObjectiveTrainer(objective, stop, args=args, train_dataset=data, callbacks=[metrics])
+        last = newest(folder)
+        trainer.train(resume_from_checkpoint=str(last) if last else None)
+    if trainer.state.global_step >= args.max_steps:
+        conclude(trainer, folder)
+    if stop.asked:
+        print(f"{name} stopped at step {trainer.state.global_step} of {args.max_steps}")
+        raise KeyboardInterrupt
+
+
+def conclude(trainer: ObjectiveTrainer, folder: Path) -> None:
+    """Settle the thresholds, save the stage's result, and mark it done."""
+    settle(trainer.objective)
+    if trainer.is_world_process_zero():
+        save_plugin(trainer.objective.model, folder / "result")
+        (folder / "done").touch()
+    trainer.accelerator.wait_for_everyone()
 
 
 def objective_of(model: AdaptiveForCausalLM, recipe: Recipe, stage: Stage, data: Sequences) -> Objective:
@@ -70,13 +124,10 @@ def measured_sensitivity(model: AdaptiveForCausalLM, recipe: Recipe, data: Seque
     path = recipe.output / SENSITIVITY
     if not path.exists():
         ids = torch.stack([data[i]["input_ids"] for i in range(min(len(data), PROBES * PROBE_BATCH))])
-        nats = sensitivity(model.backbone, ids.split(PROBE_BATCH), model.policy.layers, recipe.seed)
-        path.write_text(json.dumps(nats))
+        nats = sensitivity(model.backbone, ids.to(model.device).split(PROBE_BATCH), model.policy.layers, recipe.seed)
+        with atomic_write(path, "w") as file:
+            json.dump(nats, file)
     return {int(layer): value for layer, value in json.loads(path.read_text()).items()}
-
-
-def steps_of(stage: Stage, data: Sequences) -> int:
-    return max(1, len(data) // (stage.batch * stage.accumulate))
 
 
 def settle(objective: Objective) -> None:
@@ -92,20 +143,20 @@ def adopt(model: AdaptiveForCausalLM, folder: Path) -> None:
     """Take over the policy saved in `folder`."""
     saved = load_plugin(folder, base=model.base)
     model.policy.load_state_dict(saved.policy.state_dict())
-    model.policy.set_thresholds(saved.policy.taus)
+    model.policy.thresholds = dict(saved.policy.thresholds)
 
 
-@contextmanager
-def saved_when_stopped(trainer: ObjectiveTrainer, recipe: Recipe):
-    """Ctrl-C and kill write a checkpoint and say how to go on."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        trainer._save_checkpoint(trainer.model, trial=None)
-        print(
-            f"\nstopped at step {trainer.state.global_step}; go on with: laval train {recipe.output / 'recipe.yaml'}"
+def check_method(model: AdaptiveForCausalLM) -> None:
+    if not isinstance(model.policy, FlexiDepthPolicy):
+        raise ValueError(
+            f"model has a {type(model.policy).__name__}, with nothing to train; attach FlexiDepth(...) to its base"
         )
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
+
+
+def ranks() -> int:
+    """How many processes torchrun or accelerate started."""
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def is_main() -> bool:
+    return int(os.environ.get("RANK", 0)) == 0

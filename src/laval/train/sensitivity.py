@@ -20,26 +20,27 @@ def sensitivity(backbone: Backbone, batches: list[torch.Tensor], layers, seed: i
     generator = torch.Generator().manual_seed(seed)
     cost, change = dict.fromkeys(layers, 0.0), dict.fromkeys(layers, 0.0)
     for ids in batches:
-        states = states_with_gradients(backbone, ids, generator)
+        states, gradients = states_and_gradients(backbone, ids, generator)
         for layer in layers:
-            before, after = states[layer], states[layer + 1]
-            update = (after - before).detach()[:, 1:]
-            nats = 0.5 * (after.grad[:, 1:] * update).sum(-1).square()
+            after, gradient = states[layer + 1][:, 1:], gradients[layer + 1][:, 1:]
+            update = after - states[layer][:, 1:]
+            nats = 0.5 * (gradient * update).sum(-1).square()
             cost[layer] += nats.clamp(max=DEAREST).mean().item()
-            change[layer] += (update.square().sum(-1) / after.detach()[:, 1:].square().sum(-1)).mean().item()
+            change[layer] += (update.square().sum(-1) / after.square().sum(-1)).mean().item()
     return {layer: cost[layer] / change[layer] for layer in layers}
 
 
-def states_with_gradients(backbone: Backbone, ids: torch.Tensor, generator) -> list[torch.Tensor]:
-    """Hidden states around every layer with the gradients of a sampled log-likelihood, L + 1 of [B, T, D]."""
+def states_and_gradients(backbone: Backbone, ids: torch.Tensor, generator) -> tuple[list[torch.Tensor], tuple]:
+    """Hidden states around every layer and the gradients of a sampled log-likelihood, L + 1 of [B, T, D] each.
+
+    No parameter's `.grad` is touched.
+    """
     with torch.enable_grad():
         x = backbone.embed(ids).detach().requires_grad_()
         states = [x]
         for block, context in zip(backbone.blocks, backbone.contexts(x), strict=True):
-            x = block(x, context)
-            x.retain_grad()
-            states.append(x)
-        logits = backbone.head(x).flatten(0, 1)  # [B*T, V]
+            states.append(block(states[-1], context))
+        logits = backbone.head(states[-1]).flatten(0, 1)  # [B*T, V]
         drawn = torch.multinomial(logits.detach().float().softmax(-1), 1, generator=generator).squeeze(1)
-        F.cross_entropy(logits, drawn, reduction="sum").backward()
-    return states
+        gradients = torch.autograd.grad(F.cross_entropy(logits, drawn, reduction="sum"), states)
+    return [state.detach() for state in states], gradients
