@@ -13,7 +13,7 @@ from laval.models import attach
 from laval.train.recipe import Recipe
 from laval.train.run import read_recipe, train
 from tests.tiny import tiny_model
-from tests.train.runs import character_tokenizer, recipe, write_text
+from tests.train.runs import ANNEAL, character_tokenizer, fresh, recipe, write_text
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 
@@ -104,6 +104,20 @@ def test_layers_out_of_range_and_methods_without_routers(tmp_path):
 
     with pytest.raises(ValueError, match="DropPolicy, with nothing to train; attach FlexiDepth"):
         train(attach(tiny_model("llama"), DropLayers((2,))), recipe(tmp_path))
+
+
+def test_mistakes_of_the_last_stage_are_found_before_the_first(tmp_path):
+    nowhere = {"length": 32, "sources": [{"path": str(tmp_path / "nowhere.txt")}]}
+    text = [{"path": str(tmp_path / "text.txt")}]
+    for fields, message in (
+        ({"stages": [ANNEAL, {**ANNEAL, "depth": [0.5]}]}, "depth is 0.5; expected 1 to 4"),
+        ({"calibrate": text, "depths": [3, 5]}, "depth is 5.0; expected 1 to 4"),
+        ({"stages": [ANNEAL, {**ANNEAL, "data": nowhere}]}, "nowhere.txt, which is no file"),
+        ({"calibrate": nowhere["sources"], "depths": [3]}, "nowhere.txt, which is no file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train(fresh(), recipe(tmp_path, **fields))
+        assert not (tmp_path / "out").exists()
 
 
 def test_updates_and_tokens_seen(tmp_path):

@@ -95,6 +95,13 @@ def test_a_run_killed_at_any_place_goes_on_to_the_same_weights(tmp_path, monkeyp
     assert len(read_metrics(run.output / "metrics.jsonl")) == 8 + 4
 
 
+def test_another_method_does_not_go_on_in_the_same_folder(tmp_path):
+    run = recipe(tmp_path, stages=[ANNEAL])
+    train(fresh(), run)
+    with pytest.raises(ValueError, match=r"adapter_width=16.*but the model has .*adapter_width=8.*another output"):
+        train(fresh(adapter_width=8), run)
+
+
 def test_a_second_signal_does_not_wait():
     from laval.train.stop import stoppable
 

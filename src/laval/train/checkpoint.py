@@ -13,6 +13,8 @@ from pathlib import Path
 from transformers.trainer import TRAINER_STATE_NAME
 
 from laval.files import atomic_folder
+from laval.models import AdaptiveForCausalLM
+from laval.models.plugin import load_plugin
 
 NAME = re.compile(r"checkpoint-(\d+)")
 STAGING = ".saving"
@@ -37,6 +39,19 @@ def is_whole(path: Path) -> bool:
 
 def newest(folder: Path) -> Path | None:
     return max(checkpoints(folder), key=lambda path: int(NAME.fullmatch(path.name)[1]), default=None)
+
+
+def take_over(model: AdaptiveForCausalLM, folder: Path) -> None:
+    """Give `model` the policy saved in `folder`. ValueError for that of another method."""
+    saved = load_plugin(folder, base=model.base)
+    theirs, ours = saved.config.build_method(), model.config.build_method()
+    if theirs != ours:
+        raise ValueError(
+            f"method: {folder} was trained with {theirs}, but the model has {ours}; go on with the same method, or "
+            "choose another output folder"
+        )
+    model.policy.load_state_dict(saved.policy.state_dict())
+    model.policy.thresholds = dict(saved.policy.thresholds)
 
 
 @contextmanager

@@ -14,11 +14,12 @@ from laval.files import atomic_write
 from laval.models import AdaptiveForCausalLM, attach
 from laval.models.base import load_base
 from laval.models.load import DEFAULT
-from laval.models.plugin import load_plugin, save_plugin
+from laval.models.plugin import save_plugin
 from laval.models.smollm2 import NAME
 from laval.skip import FlexiDepthPolicy
-from laval.train.checkpoint import newest
-from laval.train.data import Sequences, sequences
+from laval.train.checkpoint import newest, take_over
+from laval.train.controller import DepthController
+from laval.train.data import Sequences, files, sequences
 from laval.train.finish import finish
 from laval.train.metrics import Metrics
 from laval.train.objectives import Align, Anneal, Objective
@@ -65,7 +66,7 @@ def train(model: AdaptiveForCausalLM, recipe: Recipe) -> AdaptiveForCausalLM:
     and the finished plug-in. ValueError for unusable data, a depth out of reach, a method without routers, or a loss
     that is not finite; OSError for a full disk; KeyboardInterrupt after a checkpoint was written.
     """
-    check_method(model)
+    check(model, recipe)
     recipe.output.mkdir(parents=True, exist_ok=True)
     save_config(recipe, recipe.output / "recipe.yaml")
     if recipe.threads:
@@ -86,7 +87,7 @@ def run_stage(model: AdaptiveForCausalLM, recipe: Recipe, stage: Stage, number: 
     name = f"{number}-{stage.objective}"
     folder = recipe.output / f"stage-{name}"
     if (folder / "done").exists():
-        adopt(model, folder / "result")
+        take_over(model, folder / "result")
         return
     data = sequences(stage.data or recipe.data, model.tokenizer, stage.tokens, recipe.seed + number)
     objective = objective_of(model, recipe, stage, data)
@@ -139,18 +140,18 @@ def settle(objective: Objective) -> None:
     objective.policy.requires_grad_(True)
 
 
-def adopt(model: AdaptiveForCausalLM, folder: Path) -> None:
-    """Take over the policy saved in `folder`."""
-    saved = load_plugin(folder, base=model.base)
-    model.policy.load_state_dict(saved.policy.state_dict())
-    model.policy.thresholds = dict(saved.policy.thresholds)
-
-
-def check_method(model: AdaptiveForCausalLM) -> None:
+def check(model: AdaptiveForCausalLM, recipe: Recipe) -> None:
+    """What would otherwise be found out hours later, in the last stage or in calibration. ValueError."""
     if not isinstance(model.policy, FlexiDepthPolicy):
         raise ValueError(
             f"model has a {type(model.policy).__name__}, with nothing to train; attach FlexiDepth(...) to its base"
         )
+    controller = DepthController(len(model.backbone.blocks), len(model.policy.layers))
+    for depth in (*recipe.depths, *(depth for stage in recipe.stages for depth in stage.depth or ())):
+        controller.check(depth)
+    datas = (recipe.data, *(stage.data for stage in recipe.stages if stage.data))
+    for source in (*recipe.calibrate, *(source for data in datas for source in data.sources)):
+        files(source.path)
 
 
 def ranks() -> int:

@@ -12,8 +12,8 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from laval.compat import checkpointing_arguments
 from laval.files import atomic_write
-from laval.models.plugin import load_plugin, save_plugin
-from laval.train.checkpoint import STAGING, staged
+from laval.models.plugin import save_plugin
+from laval.train.checkpoint import STAGING, staged, take_over
 from laval.train.objectives import Objective
 from laval.train.recipe import Recipe, Stage
 from laval.train.stop import Stop
@@ -83,9 +83,7 @@ class ObjectiveTrainer(Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None) -> None:
         objective = self.objective
-        saved = load_plugin(resume_from_checkpoint, base=objective.model.base)
-        objective.policy.load_state_dict(saved.policy.state_dict())
-        objective.policy.thresholds = dict(saved.policy.thresholds)
+        take_over(objective.model, Path(resume_from_checkpoint))
         quantiles = json.loads((Path(resume_from_checkpoint) / CONTROLLER).read_text())["quantiles"]
         objective.controller.quantiles = None if quantiles is None else torch.tensor(quantiles)
 
