@@ -20,7 +20,7 @@ from laval.models.base import load_base
 from laval.models.plugin import save_plugin
 from tests.tiny import tiny_model
 
-LAYERS, ROUTED, CONTEXT = 4, (1, 2, 3), 128
+LAYERS, ROUTED, CONTEXT = 4, (1, 2, 3), 512
 TEMPLATE = (
     "{% for message in messages %}<s>{{ message.role }}\n{{ message.content }}</s>\n{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant\n{% endif %}"

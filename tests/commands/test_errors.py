@@ -85,11 +85,11 @@ def test_empty_prompt(place, prompt):
 
 
 def test_prompt_over_the_context_length(place):
-    message = refused("generate", place.plugin, "x" * 500, "--raw")
-    assert "500 tokens" in message and str(CONTEXT) in message and "shorten" in message
-    message = refused("generate", place.plugin, "x" * 100, "--raw", "--max-new-tokens", 60)
-    assert f"at most {CONTEXT - 100} new tokens" in message
-    assert str(CONTEXT) in refused("trace", place.plugin, "x" * 500)
+    message = refused("generate", place.plugin, "x" * 900, "--raw")
+    assert "900 tokens" in message and str(CONTEXT) in message and "shorten" in message
+    message = refused("generate", place.plugin, "x" * 480, "--raw", "--max-new-tokens", 60)
+    assert f"at most {CONTEXT - 480} new tokens" in message
+    assert str(CONTEXT) in refused("trace", place.plugin, "x" * 900)
     assert str(CONTEXT) in refused("eval", place.plugin, "--text", place.text, "--length", 4096)
 
 

@@ -78,7 +78,7 @@ def answer(on: Screen, model, prompt: str, new: int) -> tuple[Generation, Genera
         untouched = streamed(model, ids, on.console, False, max_new_tokens=new, **GREEDY)
     on.say("[dim]skipping  [/]", end="")
     skipping = streamed(model, ids, on.console, True, max_new_tokens=new, **GREEDY)
-    on.say(f"[dim]          {depth_line(new_depth(skipping), len(model.backbone.blocks))}[/]")
+    on.say(f"[dim]          mean depth {depth_line(new_depth(skipping), len(model.backbone.blocks))}[/]")
     return skipping, untouched
 
 
@@ -133,8 +133,8 @@ def show(on: Screen, answers, skipping: TextScore, untouched: TextScore, cell: C
     seconds = {name: f"{cell.seconds(name):.4f}" for name in ("dense", "skipping")}
     on.rows(
         {
-            "answers": depth_line(depth, layers),
-            "held-out text": f"{depth_line(skipping.mean_depth, layers)}; {skipping.tokens:,} tokens",
+            "answers": f"mean depth {depth_line(depth, layers)}",
+            "held-out text": f"mean depth {depth_line(skipping.mean_depth, layers)}, {skipping.tokens:,} tokens",
             "perplexity": f"{untouched.perplexity:.2f} dense, [bold]{skipping.perplexity:.2f}[/] skipping "
             f"({ratio:.3f}x)",
             "seconds per token": f"{seconds['dense']} dense, [bold]{seconds['skipping']}[/] skipping: "

@@ -52,7 +52,7 @@ def show(out: Screen, skipping: TextScore, untouched: TextScore, routed: tuple[i
             "perplexity": f"[bold]{skipping.perplexity:.3f}[/] skipping, {untouched.perplexity:.3f} dense",
             "ratio": f"{ratio:.3f}",
             "bits per byte": f"{skipping.bits_per_byte:.4f} skipping, {untouched.bits_per_byte:.4f} dense",
-            "depth": depth_line(skipping.mean_depth, len(skipping.layer_rates)),
+            "mean depth": depth_line(skipping.mean_depth, len(skipping.layer_rates)),
             "tokens": f"{skipping.tokens:,}",
         }
     )

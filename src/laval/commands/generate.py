@@ -62,7 +62,7 @@ def show(out: Screen, model, run: torch.Tensor) -> None:
     rates = run.double().mean(1).tolist()
     out.say()
     out.say(depth_legend(len(rates), floor_of(model)))
-    out.say(f"{run.shape[1]} new tokens, {depth_line(sum(rates), len(rates))}\n")
+    out.say(f"{run.shape[1]} new tokens, mean depth {depth_line(sum(rates), len(rates))}\n")
     out.say(layer_bars(rates, only=model.policy.layers))
 
 

@@ -151,4 +151,4 @@ def held_out(model: AdaptiveForCausalLM, limit: int | None = None) -> Text:
 
 
 def depth_line(depth: float, layers: int) -> str:
-    return f"mean depth [bold]{depth:.1f}[/] of {layers} layers ({100 * (1 - depth / layers):.1f} % skipped)"
+    return f"[bold]{depth:.1f}[/] of {layers} layers ({100 * (1 - depth / layers):.1f} % skipped)"

@@ -19,6 +19,7 @@ from laval.commands.screen import (
     prompt_ids,
     screen,
     tokenizer_of,
+    window,
 )
 from laval.evaluate import read_text
 from laval.report import Trace
@@ -35,7 +36,7 @@ def trace(
     html: Annotated[Path, Option(help="The page to write.")] = Path("trace.html"),
     generate: Annotated[int, Option(min=0, help="Let the model go on for this many tokens.")] = 0,
     depth: Depth = None,
-    limit: Annotated[int, Option(min=2, help="Read at most this many tokens of the file.")] = 512,
+    limit: Annotated[int | None, Option(min=2, help="Tokens of the file to read. Default: 512, if they fit.")] = None,
     chat: Annotated[bool, Option("--chat/--raw", help="Put PROMPT into the chat template.")] = False,
     json: Json = False,
 ) -> None:
@@ -48,13 +49,13 @@ def trace(
         ids = (
             prompt_ids(adaptive, prompt, chat, generate)
             if text is None
-            else read_text(text, tokenizer_of(adaptive), limit).ids[None]  # [1, T]
+            else read_text(text, tokenizer_of(adaptive), limit or window(None, adaptive)).ids[None]  # [1, T]
         )
         check_room(ids.shape[1], generate, context_of(adaptive))
         with out.console.status("reading"):
             made = made_for(adaptive, ids, generate)
         made.to_html(html)
-        out.say(f"{made.count:,} tokens, {depth_line(made.mean_depth, made.layers)}")
+        out.say(f"{made.count:,} tokens, mean depth {depth_line(made.mean_depth, made.layers)}")
         out.say(f"page: {html}", soft_wrap=True)
         out.document = document(made, html)
 
