@@ -1,6 +1,6 @@
 """Quality against measured depth on two held-out texts: the shipped plug-in, ShortGPT, greedy removal, random routes.
 
-    python benchmarks/quality.py [--plugin FOLDER] [--data ../shared/data] [--text runs/text] [--tokens 12288]
+    python benchmarks/quality.py [--plugin FOLDER] [--data ../shared/data] [--text runs/text] [--tokens 8192]
 
 Held out: the WikiText-2 test text, and the share of the instruction records that training never saw (chosen by hash).
 Static controls choose their layers on text like that of the training. About an hour on two CPU cores; can be
@@ -22,14 +22,15 @@ from laval.evaluate.controls import greedy_layers, shortgpt_layers
 from laval.evaluate.text import Text, tokenize
 from laval.files import atomic_write
 from laval.measure import machine_facts
-from laval.train.data import held_out, messages
+from laval.text import conversation, records, rendered
+from laval.train.data import held_out
 from laval.train.recipe import Recipe
 
 HERE = Path(__file__).parent
 RECIPE = HERE.parent / "recipes" / "smollm2-flexidepth.yaml"
 LENGTH = 512
 DEPTHS = (28.0, 27.0, 26.0)
-EXTRA_DEPTHS = (29.0, 28.5, 27.5, 26.5, 25.0)
+EXTRA_DEPTHS = (29.0, 25.0)
 
 
 def main() -> None:
@@ -59,7 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--plugin", default="smollm2")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--text", type=Path, default=Path("runs/text"), help="what scripts/prepare_text.py wrote")
-    parser.add_argument("--tokens", type=int, default=12_288, help="of each text")
+    parser.add_argument("--tokens", type=int, default=8_192, help="of each text")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--controls-only", action="store_true", help="choose the static controls' layers and stop")
     return parser.parse_args()
@@ -101,10 +102,9 @@ def chats(tokenizer, options, wanted: bool, limit: int | None = None) -> str:
     chosen = []
     for source in sources:
         path = options.data / "instruct" / source.path.name
-        lines = path.read_text("utf-8").splitlines()
-        chosen += [(line, path, n) for n, line in enumerate(lines, 1) if held_out(line, source.hold_out) == wanted]
+        chosen += [(line, path, n) for n, line in records(path) if held_out(line, source.hold_out) == wanted]
     order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0)).tolist()[:limit]
-    return "".join(tokenizer.apply_chat_template(messages(*chosen[i]), tokenize=False) for i in order)
+    return "".join(rendered(conversation(*chosen[i]), tokenizer, chosen[i][1]) for i in order)
 
 
 def spread(written: str, tokenizer, tokens: int) -> Text:

@@ -71,8 +71,9 @@ def test_an_absent_file_and_an_absent_template(tmp_path, tokenizer):
     with pytest.raises(ValueError, match="no such file"):
         read_text(tmp_path / "gone.txt", tokenizer)
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+    (tmp_path / "chat.jsonl").write_text('{"messages": [{"role": "user", "content": "hi"}]}')
     with pytest.raises(ValueError, match="no chat template"):
-        read_text(tmp_path / "gone.jsonl", bare)
+        read_text(tmp_path / "chat.jsonl", bare)
 
 
 @given(st.integers(2, 60), st.integers(1, 12), st.data())

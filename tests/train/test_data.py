@@ -52,24 +52,28 @@ def test_a_source_is_gone_through_before_it_repeats(tmp_path):
     assert sorted(order[:100]) == sorted(order[100:]) == list(range(100))
 
 
+def as_written(line: str) -> str:
+    return TOKENIZER.apply_chat_template(json.loads(line)["messages"], tokenize=False)
+
+
 def test_held_out_records_are_disjoint_and_stable(tmp_path):
     path = write_chat(tmp_path / "chat.jsonl", 400)
     lines = path.read_text().split("\n")
-    kept = [chat[0]["content"] for chat in texts(Source(path, hold_out=0.2))]
-    out = [json.loads(line)["messages"][0]["content"] for line in lines if held_out(line, 0.2)]
+    kept = list(texts(Source(path, hold_out=0.2), TOKENIZER))
+    out = [as_written(line) for line in lines if held_out(line, 0.2)]
     assert not set(kept) & set(out) and len(kept) + len(out) == 400
     assert 50 < len(out) < 110
-    more = {json.loads(line)["messages"][0]["content"] for line in lines if held_out(line, 0.3)}
+    more = {as_written(line) for line in lines if held_out(line, 0.3)}
     assert set(out) < more  # a larger share holds out the same ones, and others
     path.write_text("\n".join(reversed(lines)))
-    assert set(kept) == {chat[0]["content"] for chat in texts(Source(path, hold_out=0.2))}
+    assert set(kept) == set(texts(Source(path, hold_out=0.2), TOKENIZER))
     assert held_out("a line", 0.2) is False and held_out("the line", 0.5) is True  # everywhere
 
 
 def test_line_separators_inside_json_do_not_cut_records(tmp_path):
     path = tmp_path / "chat.jsonl"
     path.write_text(json.dumps({"messages": [{"role": "user", "content": "a\u2028b\x85c"}]}, ensure_ascii=False))
-    assert [chat[0]["content"] for chat in texts(Source(path))] == ["a\u2028b\x85c"]
+    assert list(texts(Source(path), TOKENIZER)) == ["<user>a\u2028b\x85c\n"]
 
 
 def test_folders_are_read_in_order_without_hidden_files(tmp_path):
@@ -78,8 +82,8 @@ def test_folders_are_read_in_order_without_hidden_files(tmp_path):
     (tmp_path / "deep" / "b.txt").write_text("second")
     (tmp_path / ".DS_Store").write_bytes(b"\xff\xfe")
     write_chat(tmp_path / "c.jsonl", 1)
-    found = list(texts(Source(tmp_path)))
-    assert found[0] == "first" and found[1][0]["role"] == "user" and found[2] == "second"
+    found = list(texts(Source(tmp_path), TOKENIZER))
+    assert found[0] == "first" and found[1].startswith("<user>") and found[2] == "second"
 
 
 def test_chat_is_rendered_with_the_template(tmp_path):
@@ -103,10 +107,10 @@ CHAT = b'{"messages": [{"role": "user", "content": "hi"}]}'
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.txt", b"", r"x.txt holds 0 tokens; expected at least one sequence of 16"),
-        ("x.txt", b"short", r"x.txt holds 5 tokens"),
+        ("x.txt", b"", r"x.txt: the file is empty"),
+        ("x.txt", b"short", r"x.txt holds 5 tokens; expected at least one sequence of 16"),
         ("x.txt", b"\xff\xfe\x00", r"x.txt: not UTF-8 at byte 0; convert"),
-        ("x.jsonl", CHAT + b"\n{oops", r"x.jsonl, line 2: expected .*got '\{oops'"),
+        ("x.jsonl", CHAT + b"\n{oops", r"x.jsonl, line 2: invalid JSON"),
         ("x.jsonl", b'{"text": "hi"}', r"x.jsonl, line 1: expected \{.messages"),
         ("x.jsonl", b'{"messages": []}', r"line 1"),
         ("x.jsonl", CHAT.replace(b'"hi"', b"null"), r"line 1.*with text in each"),

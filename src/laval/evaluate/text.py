@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from laval.text import conversation, read, records, rendered
 
 
 @dataclass(frozen=True)
@@ -49,50 +50,10 @@ def tokenize(written: str, tokenizer, limit: int | None = None, special: bool = 
     return Text(torch.tensor(ids), len(written[ends[0] : end].encode()))
 
 
-def read(path: Path) -> str:
-    """What a text file holds. ValueError when it is absent, empty or not UTF-8."""
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file; expected a text file, or chat as .jsonl")
-    try:
-        written = path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 at byte {error.start}; convert the file to UTF-8") from error
-    if not written.strip():
-        raise ValueError(f"{path}: the file is empty; expected text to evaluate")
-    return written
-
-
 def render(path: Path, tokenizer) -> str:
     """All conversations of a chat JSONL file, as the model was trained to read them."""
-    if not getattr(tokenizer, "chat_template", None):
-        raise ValueError(f"{path}: the tokenizer has no chat template; give plain text, or an instruction-tuned model")
-    return "".join(tokenizer.apply_chat_template(conversation, tokenize=False) for conversation in conversations(path))
-
-
-def conversations(path: Path) -> Iterator[list[dict]]:
-    """The messages of each line. ValueError with file and line number for a line that is no conversation."""
-    for number, line in enumerate(read(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: invalid JSON ({error}); expected one record a line") from error
-        if not is_conversation(record):
-            raise ValueError(
-                f'{path}, line {number}: expected {{"messages": [{{"role": ..., "content": ...}}, ...]}}, '
-                f"got {line.strip()[:60]}"
-            )
-        yield record["messages"]
-
-
-def is_conversation(record) -> bool:
-    messages = record.get("messages") if isinstance(record, dict) else None
-    return (
-        isinstance(messages, list)
-        and bool(messages)
-        and all(isinstance(message, dict) and {"role", "content"} <= message.keys() for message in messages)
-    )
+    chats = (conversation(line, path, number) for number, line in records(path))
+    return "".join(rendered(chat, tokenizer, path) for chat in chats)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class RandomPolicy(SkipPolicy):
 
 
 def coin(positions: torch.Tensor, layer: int, seed: int) -> torch.Tensor:
-    """Uniform numbers in [0, 1) that depend on position, layer and seed alone; positions int64 [...] -> float64 [...]."""
+    """Uniform numbers in [0, 1) from position, layer and seed alone; positions int64 [...] -> float64 [...]."""
     x = (positions + 1) * PRIMES[0] ^ (layer + 1) * PRIMES[1] ^ (seed + 1) * PRIMES[2]
     for _ in range(3):  # xorshift and multiply, on 31 bits
         x = ((x ^ (x >> 15)) * 0x2C1B3C6D) & 0x7FFFFFFF

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch.utils.data import Dataset
 
+from laval.text import conversation, read, records, rendered
 from laval.train.recipe import Data, Source
 
 
@@ -42,21 +43,13 @@ def sequences(data: Data, tokenizer, tokens: int, seed: int) -> Sequences:
 def source_tokens(source: Source, tokenizer) -> torch.Tensor:
     """All tokens of a source that are not held out, int64 [N]."""
     ids: list[int] = []
-    for text in texts(source):
-        if isinstance(text, list):
-            text = rendered(text, tokenizer, source)
+    for text in texts(source, tokenizer):
         ids += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     return torch.tensor(ids, dtype=torch.long)
 
 
-def rendered(chat: list[dict[str, str]], tokenizer, source: Source) -> str:
-    if not getattr(tokenizer, "chat_template", None):
-        raise ValueError(f"{source.path}: the tokenizer has no chat template; give plain text (kind: text)")
-    return tokenizer.apply_chat_template(chat, tokenize=False)
-
-
-def texts(source: Source):
-    """Plain strings, or chats as lists of messages."""
+def texts(source: Source, tokenizer) -> Iterator[str]:
+    """Whole text files, and conversations one by one in the chat template."""
     for path in files(source.path):
         kind = source.kind if source.kind != "auto" else ("chat" if path.suffix == ".jsonl" else "text")
         if kind == "text":
@@ -66,9 +59,9 @@ def texts(source: Source):
                 )
             yield read(path)
             continue
-        for number, line in enumerate(read(path).split("\n"), 1):  # not splitlines: JSON may hold U+2028
-            if line.strip() and not held_out(line, source.hold_out):
-                yield messages(line, path, number)
+        for number, line in records(path):
+            if not held_out(line, source.hold_out):
+                yield rendered(conversation(line, path, number), tokenizer, path)
 
 
 def files(path: Path) -> list[Path]:
@@ -82,30 +75,6 @@ def files(path: Path) -> list[Path]:
 
 def is_plain(path: Path, folder: Path) -> bool:
     return not any(part.startswith(".") for part in path.relative_to(folder).parts)
-
-
-def read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 at byte {error.start}; convert the file to UTF-8") from error
-
-
-def messages(line: str, path: Path, number: int) -> list[dict[str, str]]:
-    try:
-        chat = [{"role": turn["role"], "content": turn["content"]} for turn in json.loads(line)["messages"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise unreadable(line, path, number) from error
-    if not chat or not all(isinstance(value, str) for turn in chat for value in turn.values()):
-        raise unreadable(line, path, number)
-    return chat
-
-
-def unreadable(line: str, path: Path, number: int) -> ValueError:
-    return ValueError(
-        f'{path}, line {number}: expected {{"messages": [{{"role", "content"}}, ...]}} with text in each; '
-        f"got {line[:60]!r}"
-    )
 
 
 def held_out(line: str, share: float) -> bool:
