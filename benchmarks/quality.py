@@ -50,7 +50,8 @@ def main() -> None:
     records = depth_curve(model, texts, DEPTHS, orders=orders, **settings)
     records += depth_curve(model, texts, EXTRA_DEPTHS, controls=(), **settings)
     unique = {json.dumps(record, sort_keys=True): record for record in records}
-    result = {"facts": machine_facts(), "orders": orders, "records": list(unique.values())}
+    chosen = json.loads((HERE / "results" / "controls.json").read_text())
+    result = {"facts": machine_facts(), **chosen, "records": list(unique.values())}
     with atomic_write(HERE / "results" / "quality.json", "w") as file:
         json.dump(result, file, indent=1)
 
