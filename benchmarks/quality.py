@@ -41,19 +41,26 @@ def main() -> None:
     orders = static_orders(model, options)
     if options.controls_only:
         return
-    texts = {
-        "wikitext2_test": wikitext(model.tokenizer, options),
-        "instructions": instructions(model.tokenizer, options),
-    }
-    book = HERE / "results" / "quality.jsonl"
-    settings = {"length": LENGTH, "batch": 8, "path": book}
-    records = depth_curve(model, texts, DEPTHS, orders=orders, **settings)
-    records += depth_curve(model, texts, EXTRA_DEPTHS, controls=(), **settings)
-    unique = {json.dumps(record, sort_keys=True): record for record in records}
+    records = []
+    for name, text in wanted_texts(model.tokenizer, options).items():
+        book = HERE / "results" / f"quality-{name}.jsonl"  # stopped runs go on from it
+        settings = {"length": LENGTH, "batch": 8, "path": book}
+        records += depth_curve(model, {name: text}, DEPTHS, orders=orders, **settings)
+        if options.whole_curve:
+            records += depth_curve(model, {name: text}, EXTRA_DEPTHS, controls=(), **settings)[1:]
+    if options.only is None:
+        write(records)
+
+
+def wanted_texts(tokenizer, options) -> dict[str, Text]:
+    readers = {"wikitext2_test": wikitext, "instructions": instructions}
+    return {name: read(tokenizer, options) for name, read in readers.items() if options.only in (None, name)}
+
+
+def write(records: list[dict]) -> None:
     chosen = json.loads((HERE / "results" / "controls.json").read_text())
-    result = {"facts": machine_facts(), **chosen, "records": list(unique.values())}
     with atomic_write(HERE / "results" / "quality.json", "w") as file:
-        json.dump(result, file, indent=1)
+        json.dump({"facts": machine_facts(), **chosen, "records": records}, file, indent=1)
 
 
 def arguments() -> argparse.Namespace:
@@ -63,6 +70,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--text", type=Path, default=Path("runs/text"), help="what scripts/prepare_text.py wrote")
     parser.add_argument("--tokens", type=int, default=8_192, help="of each text")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--whole-curve", action="store_true", help="depths without controls as well")
+    parser.add_argument("--only", choices=("wikitext2_test", "instructions"), help="measure one text, write no table")
     parser.add_argument("--controls-only", action="store_true", help="choose the static controls' layers and stop")
     return parser.parse_args()
 
