@@ -12,7 +12,7 @@ from torch import nn
 from laval.blocks import Context
 from laval.blocks.hidden import check_hiding
 from laval.skip.adapter import Adapter, NoAdapter
-from laval.skip.policy import SkipPolicy, check_layers
+from laval.skip.policy import SkipPolicy, check_layers, is_number, is_whole
 from laval.skip.route import GATE_MODES, Route
 from laval.skip.router import ROUTERS
 
@@ -38,15 +38,17 @@ class FlexiDepth:
     start: float = 2.0
 
     def __post_init__(self):
-        if not 0 < self.tau < 1:
-            raise ValueError(f"tau is {self.tau}; expected a number between 0 and 1, both excluded: 0.5 as published")
+        if not (is_number(self.tau) and 0 < self.tau < 1):
+            raise ValueError(f"tau is {self.tau!r}; expected a number between 0 and 1, both excluded: published 0.5")
+        if not (is_number(self.start) and math.isfinite(self.start)):
+            raise ValueError(f"start is {self.start!r}; expected a finite score, above 0 to start at run: 2.0")
         for field, known in (("router", ROUTERS), ("gate", GATE_MODES)):
             if getattr(self, field) not in known:
                 raise ValueError(f"{field} is {getattr(self, field)!r}; expected one of {', '.join(known)}")
         for field in ("router_width", "adapter_width"):
             width = getattr(self, field)
-            if width is not None and width < 1:
-                raise ValueError(f"{field} is {width}; expected a positive number, or nothing for the published 1/16")
+            if width is not None and not (is_whole(width) and width >= 1):
+                raise ValueError(f"{field} is {width!r}; expected a whole number above 0, or nothing for 1/16")
 
     def resolve(self, config) -> FlexiDepth:
         """The same with every default written out for a base model's text config. ValueError if that cannot be."""

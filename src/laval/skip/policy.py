@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from numbers import Integral, Real
+
 import torch
 from torch import nn
 
@@ -13,14 +16,26 @@ NEVER_SKIPPED = 0  # layer 0 writes the cache entries that generate counts token
 
 def check_layers(layers, depth: int) -> tuple[int, ...]:
     """`layers` sorted; ValueError unless they are distinct, exist, and leave layer 0 alone."""
-    chosen = tuple(sorted(int(layer) for layer in layers))
-    wrong = [layer for layer in chosen if not NEVER_SKIPPED < layer < depth]
-    if wrong or len(set(chosen)) != len(chosen):
+    listed = isinstance(layers, Iterable) and not isinstance(layers, str)
+    chosen = list(layers) if listed else [layers]
+    wrong = [layer for layer in chosen if not is_whole(layer) or not NEVER_SKIPPED < layer < depth]
+    if not listed or wrong or len(set(chosen)) != len(chosen):
         raise ValueError(
-            f"layers {list(layers)} cannot be skipped; expected distinct layer numbers from 1 to {depth - 1} "
-            f"(the model has {depth} layers and layer 0 always runs)" + (f"; remove {wrong}" if wrong else "")
+            f"layers {chosen if listed else repr(layers)} cannot be skipped; expected distinct layer numbers "
+            f"from 1 to {depth - 1} in a list (the model has {depth} layers and layer 0 always runs)"
+            + (f"; remove {wrong}" if wrong and listed else "")
         )
-    return chosen
+    return tuple(sorted(map(int, chosen)))
+
+
+def is_whole(number) -> bool:
+    """An integer of any kind; True and False are none."""
+    return isinstance(number, Integral) and not isinstance(number, bool)
+
+
+def is_number(number) -> bool:
+    """A real number of any kind; True and False are none."""
+    return isinstance(number, Real) and not isinstance(number, bool)
 
 
 class SkipPolicy(nn.Module):
