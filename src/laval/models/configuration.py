@@ -20,6 +20,7 @@ class AdaptiveConfig(PreTrainedConfig):
 
     model_type = "laval_adaptive"
     sub_configs = {"text_config": AutoConfig}
+    keys_to_ignore_at_inference = ["past_key_values", "cache", "routes"]  # the Trainer gathers tensors only
 
     def __init__(self, text_config=None, method=None, base_name=None, taus=(), curve=(), **kwargs):
         if isinstance(text_config, dict):

@@ -9,10 +9,12 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils import can_return_tuple
 
 from laval.blocks import backbone_of
 from laval.compat import cache_argument, pick_cache
 from laval.files import atomic_folder
+from laval.models.calls import attention_options, check_routes
 from laval.models.configuration import AdaptiveConfig
 from laval.models.thresholds import taus_of
 from laval.models.weights import WEIGHT_FILES, check_names
@@ -92,6 +94,7 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
     def get_decoder(self):
         return self.base.get_decoder()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids=None,
@@ -111,6 +114,7 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
 
         `cache` and `past_key_values` are one argument under its new and its old name. kwargs go to attention.
         """
+        kwargs = attention_options(kwargs)
         cache = self.open_cache(pick_cache(cache, past_key_values), use_cache)
         if check_runtime(self.runtime) == "dense":
             logits, taken = (
@@ -129,7 +133,7 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
     def run_layers(self, x, contexts, routes=None) -> tuple[torch.Tensor, tuple[Route, ...]]:
         """All decoder layers on x [B, T, D], and the routes of those that may be skipped."""
         step = STEPS[choose(self.runtime, x.shape[0] * x.shape[1], torch.is_grad_enabled()).step]
-        decided = {} if routes is None else dict(zip(self.policy.layers, routes, strict=True))
+        decided = {} if routes is None else check_routes(routes, self.policy.layers, x)
         taken = []
         for block, context in zip(self.backbone.blocks, contexts, strict=True):
             if block.index in self.policy.layers:
