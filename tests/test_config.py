@@ -122,6 +122,12 @@ def test_file_errors_name_the_file(tmp_path, text, words):
     assert all(word in str(caught.value) for word in words), caught.value
 
 
+def test_a_binary_file_is_named(tmp_path):
+    (tmp_path / "run.yaml").write_bytes(b"a: \xff\xfe")
+    with pytest.raises(ValueError, match=r"run\.yaml: not UTF-8 at byte 3; expected a YAML text file"):
+        load_config(Recipe, tmp_path / "run.yaml")
+
+
 def test_missing_file():
     with pytest.raises(FileNotFoundError, match=r"nowhere\.yaml"):
         load_config(Recipe, "nowhere.yaml")

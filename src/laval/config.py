@@ -84,6 +84,8 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise FileNotFoundError(f"no config file {path}; check the name") from None
+    except UnicodeDecodeError as error:
+        raise _Place(str(path)).error(f"not UTF-8 at byte {error.start}; expected a YAML text file") from None
     mapping = _parse(text, str(path))
     if mapping is None:
         return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ class Source:
     hold_out: float = 0.0
 
     def __post_init__(self):
-        if self.weight <= 0:
+        if not 0 < self.weight < inf:
             raise ValueError(f"weight is {self.weight}; expected a positive share of the mixture")
         if not 0 <= self.hold_out < 1:
             raise ValueError(f"hold_out is {self.hold_out}; expected a share from 0 to below 1")
@@ -71,13 +72,13 @@ class Stage:
 
     def __post_init__(self):
         for name in ("tokens", "batch", "accumulate", "lr"):
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected a positive number")
         for name in ("warmup", "focus"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected a share of the stage, from 0 to 1")
         for name in ("distill", "lm", "alpha"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected a weight of 0 or more")
         if self.depth is not None and len(self.depth) not in (1, 2):
             raise ValueError(f"depth is {list(self.depth)}; expected one mean depth or a range of two")
@@ -139,8 +140,12 @@ class Recipe:
                 "stages is empty; expected at least one, for example {objective: anneal, tokens: 100000, depth: [27]}"
             )
         for name in ("save_steps", "log_steps", "price", "calibrate_tokens"):
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected a positive number")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads is {self.threads}; expected at least 1, or nothing to leave it to torch")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed is {self.seed}; expected a whole number from 0 to {2**32 - 1}")
         self.check_curve()
         self.build_method()
 
