@@ -53,6 +53,13 @@ def test_a_broken_cache_is_made_again(counted, text):
     assert machine_peaks().read_gb_s == 1 and len(counted) == 1
 
 
+def test_a_cache_that_cannot_be_written_costs_only_time(counted, monkeypatch, tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("LAVAL_CACHE", str(tmp_path / "file"))
+    assert [machine_peaks(CPU).read_gb_s, machine_peaks(CPU).read_gb_s] == [1, 2]
+    assert "not kept" in caplog.text and str(tmp_path / "file") in caplog.text
+
+
 def test_integer_types_have_no_peak():
     for dtype in ("int8", "float33", torch.int64):
         with pytest.raises(ValueError, match="floating-point"):

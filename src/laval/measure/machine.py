@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -18,6 +19,7 @@ import torch
 
 from laval.files import atomic_write
 
+log = logging.getLogger(__name__)
 SECONDS_PER_PEAK = 0.3
 BUFFER_BYTES = {"cpu": 256 << 20, "cuda": 1 << 30}  # far beyond any cache
 
@@ -57,8 +59,11 @@ def machine_peaks(
     if not refresh and key in known:
         return Peaks(**known[key])
     peaks = measure_peaks(device, dtype)
-    with atomic_write(path, "w") as file:
-        json.dump(_read(path) | {key: asdict(peaks)}, file, indent=1)
+    try:
+        with atomic_write(path, "w") as file:
+            json.dump(_read(path) | {key: asdict(peaks)}, file, indent=1)
+    except OSError as error:  # read-only or full: only the next measurement costs its seconds again
+        log.warning("the measured rates of this machine are not kept in %s: %s", path, error)
     return peaks
 
 
