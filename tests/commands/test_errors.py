@@ -84,6 +84,17 @@ def test_empty_prompt(place, prompt):
     assert "prompt is empty" in message and "expected" in message
 
 
+def test_prompt_in_another_encoding(place, tmp_path):
+    prompt = b"caf\xe9".decode("utf-8", "surrogateescape")
+    assert "not UTF-8" in refused("generate", place.plugin, prompt)
+    assert "not UTF-8" in refused("trace", place.plugin, prompt, "--html", tmp_path / "x.html")
+
+
+@pytest.mark.parametrize("temperature", ["1e-40", "inf"])
+def test_temperature_out_of_range(place, temperature):
+    assert "temperature is" in refused("generate", place.plugin, "hi", "--temperature", temperature)
+
+
 def test_prompt_over_the_context_length(place):
     message = refused("generate", place.plugin, "x" * 900, "--raw")
     assert "900 tokens" in message and str(CONTEXT) in message and "shorten" in message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from typing import Annotated
 
@@ -13,6 +14,8 @@ from laval.commands.stream import floor_of, streamed
 from laval.models import dense as untouched
 from laval.report import depth_legend, layer_bars
 from laval.report.tracing import Generation
+
+COLDEST = 1e-3  # below it scores divided by the temperature leave the range of half precision
 
 
 def generate(
@@ -52,6 +55,10 @@ def sampling(temperature: float, top_p: float) -> dict:
     """Options of transformers' generate."""
     if temperature == 0:
         return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    if not COLDEST <= temperature < math.inf:
+        raise ValueError(
+            f"temperature is {temperature:g}; expected 0 (the likeliest token), or {COLDEST:g} and more"
+        )
     if top_p == 0:
         raise ValueError("top-p is 0; expected more than 0, up to 1 (1 keeps every token)")
     return {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}

@@ -100,6 +100,8 @@ def prompt_ids(model: AdaptiveForCausalLM, prompt: str, chat: bool | None, new: 
     ValueError for an empty prompt, and for one that leaves no room for `new` tokens.
     """
     tokenizer = tokenizer_of(model)
+    if not encodable(prompt):
+        raise ValueError("prompt holds bytes that are not UTF-8; expected text in the encoding of the terminal, UTF-8")
     if not prompt.strip():
         raise ValueError('prompt is empty; expected some text to go on from, such as "Why is the sky blue?"')
     templated = getattr(tokenizer, "chat_template", None)
@@ -113,6 +115,15 @@ def prompt_ids(model: AdaptiveForCausalLM, prompt: str, chat: bool | None, new: 
         ids = tokenizer(prompt, return_tensors="pt", verbose=False).input_ids
     check_room(ids.shape[1], new, context_of(model))
     return ids
+
+
+def encodable(text: str) -> bool:
+    """False for text with half surrogates: bytes of the command line that were no UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_room(prompt: int, new: int, context: int) -> None:
