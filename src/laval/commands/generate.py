@@ -56,9 +56,7 @@ def sampling(temperature: float, top_p: float) -> dict:
     if temperature == 0:
         return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
     if not COLDEST <= temperature < math.inf:
-        raise ValueError(
-            f"temperature is {temperature:g}; expected 0 (the likeliest token), or {COLDEST:g} and more"
-        )
+        raise ValueError(f"temperature is {temperature:g}; expected 0 (the likeliest token), or {COLDEST:g} and more")
     if top_p == 0:
         raise ValueError("top-p is 0; expected more than 0, up to 1 (1 keeps every token)")
     return {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
