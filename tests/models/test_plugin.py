@@ -156,6 +156,12 @@ DAMAGED_RECORDS = {
     "tau": (lambda f: edit(f, lambda r: r["method"].update(tau=1.5)), "tau is 1.5"),
     "taus": (lambda f: edit(f, lambda r: r.update(taus=[0.5])), "expected 2 numbers between 0 and 1"),
     "curve": (lambda f: edit(f, lambda r: r["curve"][0].pop("taus")), "expected 2 numbers between 0 and 1"),
+    "curve without taus": (lambda f: edit(f, lambda r: r["curve"][0].update(taus=None)), "taus are None; expected 2"),
+    "curve of words": (lambda f: edit(f, lambda r: r["curve"][0].update(taus=["a", "b"])), "taus are .*expected 2"),
+    "curve without depth": (lambda f: edit(f, lambda r: r["curve"][0].pop("depth")), "depth is None; expected a mean"),
+    "curve nowhere": (lambda f: edit(f, lambda r: r["curve"][0].update(depth=math.nan)), "depth is nan"),
+    "list for a name": (lambda f: edit(f, lambda r: r["method"].update(name=["flexidepth"])), "method.name is"),
+    "bottomless": (lambda f: (f / "laval.json").write_text("[" * 100_000), "laval.json: not readable as JSON"),
     "layer": (lambda f: edit(f, lambda r: r["method"].update(layers=[2, 9])), r"layers \[2, 9\] cannot be skipped"),
 }
 DAMAGED_WEIGHTS = {
@@ -167,6 +173,14 @@ DAMAGED_WEIGHTS = {
     "shape": (
         lambda f: edit_weights(f, lambda t: t.update({"routers.2.norm": torch.ones(5)})),
         r"another shape: routers.2.norm \[5\] \(expected \[4\]\)",
+    ),
+    "integers": (
+        lambda f: edit_weights(f, lambda t: t.update({"routers.2.norm": torch.ones(4, dtype=torch.int8)})),
+        r"routers.2.norm \(torch.int8\); convert",
+    ),
+    "eight bits": (
+        lambda f: edit_weights(f, lambda t: t.update({"routers.2.norm": torch.ones(4).to(torch.float8_e4m3fn)})),
+        r"routers.2.norm \(torch.float8_e4m3fn\); convert",
     ),
     "nan": (lambda f: edit_weights(f, lambda t: t["routers.3.norm"].fill_(torch.nan)), "not finite.*routers.3.norm"),
 }

@@ -52,7 +52,7 @@ class AdaptiveConfig(PreTrainedConfig):
         """The method as its frozen dataclass. ValueError for an unknown name or field."""
         fields = dict(self.method)
         name = fields.pop("name", None)
-        if name not in METHODS:
+        if not isinstance(name, str) or name not in METHODS:
             near = get_close_matches(str(name), METHODS, n=1, cutoff=0.4)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"method.name is {name!r}; expected one of {', '.join(METHODS)}{hint}")

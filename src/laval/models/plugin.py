@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from laval.models.configuration import AdaptiveConfig
 from laval.models.modeling import AdaptiveForCausalLM
 from laval.models.thresholds import taus_of
 from laval.models.weights import check_tensors, read_json, read_tensors
+from laval.skip.policy import is_number
 
 RECORD, WEIGHTS, CARD = "laval.json", "plugin.safetensors", "README.md"
 FORMAT = 1  # of the folder: raise it when an older laval could not read a new one
@@ -157,8 +159,12 @@ def restore(model: AdaptiveForCausalLM, record: Record, path: Path) -> None:
     points = [record.taus] if record.taus else []
     points += [point.get("taus", ()) for point in record.curve]
     for taus in points:
-        if len(taus) != expected or not all(0 < tau < 1 for tau in taus):
-            raise ValueError(f"{path}: taus are {list(taus)}; expected {expected} numbers between 0 and 1")
+        listed = isinstance(taus, (list, tuple))
+        if not listed or len(taus) != expected or not all(is_number(tau) and 0 < tau < 1 for tau in taus):
+            raise ValueError(f"{path}: taus are {taus}; expected {expected} numbers between 0 and 1")
+    for point in record.curve:
+        if not (is_number(point.get("depth")) and math.isfinite(point["depth"])):
+            raise ValueError(f"{path}: curve: depth is {point.get('depth')!r}; expected a mean number of layers")
     model.config.taus, model.config.curve = record.taus, record.curve
     if record.taus:
         model.policy.set_thresholds(record.taus)

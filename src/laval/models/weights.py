@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 AGAIN = "download or copy it again"
+NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHOWN = 5  # names that an error lists before "and N more"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 WEIGHT_FILES = (SINGLE, INDEX, "model-?????-of-?????.safetensors")
@@ -23,7 +24,7 @@ def read_json(path: Path) -> dict:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path}: not found; {AGAIN}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not readable as JSON ({error}); {AGAIN}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected a JSON object, found {type(content).__name__}; {AGAIN}")
@@ -58,14 +59,13 @@ def check_tensors(found: Mapping, expected: Mapping, source: Path | str) -> None
         for name, tensor in expected.items()
         if name in found and found[name].shape != tensor.shape
     ]
-    broken = [name for name, tensor in found.items() if not is_finite(tensor)]
+    foreign = [f"{name} ({tensor.dtype})" for name, tensor in found.items() if tensor.dtype not in NUMBERS]
+    broken = [name for name, tensor in found.items() if tensor.dtype in NUMBERS and not tensor.isfinite().all()]
     check_names(expected.keys() - found.keys(), found.keys() - expected.keys(), source, misshapen)
+    if foreign:
+        raise ValueError(f"{source}: no float16, bfloat16, float32 or float64: {listed(foreign)}; convert them first")
     if broken:
         raise ValueError(f"{source}: not finite (NaN or infinite numbers): {listed(broken)}; use an earlier copy")
-
-
-def is_finite(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() and bool(tensor.isfinite().all())
 
 
 def check_names(missing, unexpected, source: Path | str, misshapen=()) -> None:
