@@ -241,3 +241,12 @@ def test_the_card_is_written_or_taken(saved, tmp_path):
     assert 'base_model: "Laval/Tiny-Llama"' in (folder / "README.md").read_text()
     save_plugin(model, folder, card="# Mine\n")
     assert (folder / "README.md").read_text() == "# Mine\n"
+
+
+def test_a_plugin_that_does_not_fit_leaves_the_base_alone(saved):
+    _, folder = saved
+    edit(folder, lambda record: record.update(taus=[0.5]))
+    caller = base()
+    with pytest.raises(ValueError, match="taus are"):
+        load_plugin(folder, caller)
+    assert all(parameter.requires_grad for parameter in caller.parameters())

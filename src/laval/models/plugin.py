@@ -83,10 +83,12 @@ def load_plugin(
     if base is None:
         base, tokenizer = load_base(named_base(record, folder), dtype)
     check_base(record, base, any_base, folder)
-    model = attach(base, method)
-    check_tensors(tensors, model.policy.state_dict(), folder / WEIGHTS)
+    policy = method.build(base.config.get_text_config())
+    check_tensors(tensors, policy.state_dict(), folder / WEIGHTS)
+    check_budgets(record, policy, folder / RECORD)
+    model = attach(base, method)  # from here on nothing can fail: it freezes the base
     model.policy.load_state_dict(tensors)
-    restore(model, record, folder / RECORD)
+    restore(model, record)
     model.tokenizer = tokenizer
     return model
 
@@ -153,9 +155,9 @@ def short(name: str) -> str:
     return name.rstrip("/\\").replace("\\", "/").rpartition("/")[2].lower()
 
 
-def restore(model: AdaptiveForCausalLM, record: Record, path: Path) -> None:
-    """Thresholds and budget curve. ValueError for taus that do not fit the routed layers."""
-    expected = len(model.policy.layers) if hasattr(model.policy, "thresholds") else 0
+def check_budgets(record: Record, policy, path: Path) -> None:
+    """ValueError for thresholds or a budget curve that do not fit the routed layers."""
+    expected = len(policy.layers) if hasattr(policy, "thresholds") else 0
     points = [record.taus] if record.taus else []
     points += [point.get("taus", ()) for point in record.curve]
     for taus in points:
@@ -165,6 +167,10 @@ def restore(model: AdaptiveForCausalLM, record: Record, path: Path) -> None:
     for point in record.curve:
         if not (is_number(point.get("depth")) and math.isfinite(point["depth"])):
             raise ValueError(f"{path}: curve: depth is {point.get('depth')!r}; expected a mean number of layers")
+
+
+def restore(model: AdaptiveForCausalLM, record: Record) -> None:
+    """Thresholds and budget curve."""
     model.config.taus, model.config.curve = record.taus, record.curve
     if record.taus:
         model.policy.set_thresholds(record.taus)
