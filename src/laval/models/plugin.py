@@ -184,5 +184,5 @@ def default_card(record: Record) -> str:
     fields = "\n".join(f"- {key}: {value}" for key, value in record.method.items())
     return "\n".join(header) + (
         f"\n---\n\nA laval plug-in: extra weights that let {record.base_name or 'its base model'} skip layers per "
-        f"token.\n\n```python\nimport laval\nmodel = laval.load('FOLDER')\n```\n\nMethod:\n\n{fields}\n"
+        f'token.\n\n```python\nimport laval\nmodel = laval.load("FOLDER")\n```\n\nMethod:\n\n{fields}\n'
     )

@@ -25,7 +25,7 @@ def card(model: AdaptiveForCausalLM, recipe: Recipe, ranks: int = 1) -> str:
     parts = [
         header(base),
         f"# A laval plug-in for {base}\n\nExtra weights that let the model skip layers, token by token.",
-        "```python\nimport laval\n\nmodel = laval.load('FOLDER')\n```",
+        '```python\nimport laval\n\nmodel = laval.load("FOLDER")\n```',
         "\n".join(f"- {key}: {value}" for key, value in recipe.card.items()),
         section("Results", RESULTS),
         section("Budget curve", curve_table(model.config.curve)),
