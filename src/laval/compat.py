@@ -25,8 +25,13 @@ def pick_cache(cache=None, past_key_values=None):
 
 
 def cache_argument(cache) -> dict:
-    """The cache as the keyword argument that layers, models and outputs of the installed transformers expect."""
+    """The cache as the keyword argument that layers and models of the installed transformers expect."""
     return {"cache": cache} if isinstance(cache, PagedAttentionCache) else {CACHE: cache}
+
+
+def output_field(cache) -> dict:
+    """The cache as the field of a model output, which has one name only."""
+    return {CACHE: cache}
 
 
 def mask_argument(cache) -> dict:

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
 from laval.blocks import backbone_of
-from laval.compat import cache_argument, pick_cache
+from laval.compat import cache_argument, output_field, pick_cache
 from laval.files import atomic_folder
 from laval.models.calls import attention_options, check_routes
 from laval.models.configuration import AdaptiveConfig
@@ -128,7 +128,7 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
             logits = self.backbone.head(x, logits_to_keep)  # [B, kept, V]
         self.note(taken, input_ids if inputs_embeds is None else inputs_embeds)
         loss = self.language_loss(logits, labels, num_items_in_batch)
-        return AdaptiveOutput(loss=loss, logits=logits, routes=taken, **cache_argument(cache))
+        return AdaptiveOutput(loss=loss, logits=logits, routes=taken, **output_field(cache))
 
     def run_layers(self, x, contexts, routes=None) -> tuple[torch.Tensor, tuple[Route, ...]]:
         """All decoder layers on x [B, T, D], and the routes of those that may be skipped."""
