@@ -22,14 +22,24 @@ class Router(nn.Module):
         self.up = nn.Linear(bottleneck, width, bias=False)
         self.head = nn.Linear(width, 1)
         self.eps = eps
+        self.kept: tuple = (None, None)
         nn.init.zeros_(self.head.weight)
         nn.init.constant_(self.head.bias, start)
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         wide = torch.promote_types(z.dtype, torch.float32)  # decisions near the threshold flip in half precision
         squeezed = self.squash(F.linear(z.to(wide), self.down.weight.to(wide)))  # [..., D/16]
-        vector = self.head.weight.to(wide) @ self.up.weight.to(wide)  # [1, D/16]
-        return F.linear(squeezed, vector, self.head.bias.to(wide)).squeeze(-1)
+        return F.linear(squeezed, self.folded(wide), self.head.bias.to(wide)).squeeze(-1)
+
+    def folded(self, wide: torch.dtype) -> torch.Tensor:
+        """W_r W_up, [1, D/16]; without gradients it is kept until a weight changes."""
+        weights = (self.head.weight, self.up.weight)
+        if torch.is_grad_enabled():
+            return weights[0].to(wide) @ weights[1].to(wide)
+        key = (wide, *map(mark, weights))
+        if key != self.kept[0]:
+            self.kept = (key, weights[0].to(wide) @ weights[1].to(wide))
+        return self.kept[1]
 
     def squash(self, e: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self.normalise(e))
@@ -57,6 +67,11 @@ class LinearRouter(nn.Module):
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         wide = torch.promote_types(z.dtype, torch.float32)
         return F.linear(z.to(wide), self.head.weight.to(wide), self.head.bias.to(wide)).squeeze(-1)
+
+
+def mark(weight: torch.Tensor) -> tuple:
+    """Changes when the weight does."""
+    return weight.data_ptr(), weight.dtype, None if weight.is_inference() else weight._version
 
 
 ROUTERS = {"norm_tanh": Router, "tanh_norm": TanhFirstRouter, "linear": LinearRouter}

@@ -1,0 +1,63 @@
+"""The router's folded vector is kept between calls, and never a stale one."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from laval.skip.router import Router
+
+
+@pytest.fixture
+def router():
+    torch.manual_seed(0)
+    made = Router(16, 4)
+    torch.nn.init.normal_(made.head.weight)
+    return made
+
+
+def unfolded(router, z):
+    return router.head(router.up(router.squash(router.down(z)))).squeeze(-1)
+
+
+def halve(router):
+    router.up.weight.mul_(0.5)
+
+
+def load(router):
+    other = Router(16, 4)
+    torch.nn.init.normal_(other.head.weight)
+    router.load_state_dict(other.state_dict())
+
+
+def replace(router):
+    router.up.weight.data = torch.randn(16, 4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", [halve, load, replace])
+def test_a_changed_weight_is_noticed(router, change):
+    z = torch.randn(3, 16)
+    assert torch.allclose(router(z), unfolded(router, z), atol=1e-5)
+    before = router(z)
+    change(router)
+    assert not torch.allclose(router(z), before)
+    assert torch.allclose(router(z), unfolded(router, z), atol=1e-5)
+
+
+def test_the_kept_vector_carries_no_gradient_into_training(router):
+    z = torch.randn(3, 16)
+    with torch.no_grad():
+        router(z)
+    router(z).sum().backward()
+    assert router.up.weight.grad is not None and router.head.weight.grad.abs().sum() > 0
+
+
+def test_copies_and_other_dtypes_have_their_own(router):
+    z = torch.randn(3, 16)
+    with torch.no_grad():
+        router(z)
+        twin = copy.deepcopy(router).double()
+        assert torch.allclose(twin(z.double()).float(), router(z), atol=1e-5)
