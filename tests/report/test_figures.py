@@ -27,7 +27,7 @@ def test_a_curve_sits_in_a_page():
 
 def test_other_keys_and_a_cut_axis():
     points = [{"name": "a", "layers": 3, "loss": 2.0}, {"name": "a", "layers": 4, "loss": 9.0}]
-    ElementTree.fromstring(curve_svg(points, x="layers", y="loss", by="name", y_max=4))
+    assert ElementTree.fromstring(curve_svg(points, x="layers", y="loss", by="name", y_max=4)).tag.endswith("svg")
 
 
 def test_bad_points_are_named():

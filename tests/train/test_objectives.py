@@ -224,7 +224,7 @@ def test_anneal_holds_its_depth_and_draws_it_by_step():
 def test_the_goal_of_align_without_a_depth_is_in_reach():
     objective = aligned(routed(layers=[2]), depth=None)
     objective.controller.observe(torch.randn(100))
-    objective.controller.threshold(objective.goal)
+    assert abs(objective.controller.threshold(objective.goal)) < 10
 
 
 def test_a_depth_out_of_reach_is_an_error_before_anything_runs():
