@@ -130,7 +130,7 @@ def test_the_default_base_comes_with_its_tokenizer(saved, monkeypatch, tmp_path)
 @pytest.mark.parametrize("name", [NAME, "laval/tiny-llama", "/somewhere/TINY-LLAMA/", "", None])
 def test_a_base_of_the_same_name_fits(saved, name):
     model, folder = saved
-    assert load_plugin(folder, base(name)).policy.taus == model.policy.taus
+    assert load_plugin(folder, base(name)).policy.thresholds == model.policy.thresholds
 
 
 def test_a_base_of_another_name_needs_permission(saved):
@@ -234,7 +234,7 @@ def test_a_full_disk_loses_nothing(saved, monkeypatch):
 def test_a_swap_cut_off_is_finished(saved):
     model, folder = saved
     os.rename(folder, folder.with_name(".plugin.old"))
-    assert load_plugin(folder, base()).policy.taus == model.policy.taus
+    assert load_plugin(folder, base()).policy.thresholds == model.policy.thresholds
 
 
 def test_the_card_is_written_or_taken(saved, tmp_path):

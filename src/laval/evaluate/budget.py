@@ -15,6 +15,8 @@ from laval.evaluate.controls import run_share
 from laval.evaluate.reader import evaluating, reader_of
 from laval.evaluate.text import Batch, as_batches
 from laval.models import AdaptiveForCausalLM
+from laval.models.checks import check_adaptive
+from laval.models.thresholds import tau_of, taus_of
 
 log = logging.getLogger("laval")
 
@@ -50,7 +52,8 @@ def calibrate(
     layers, for scores are trained to be comparable; lower layers that skip change the scores above them, so every
     threshold is tried out. The model's own thresholds are left as they were.
     batches: ids [B, T], mappings with input_ids and attention_mask, or Batch; pads never count.
-    Errors: ValueError for a depth out of reach, or a method without thresholds.
+    Errors: ValueError for a depth out of reach, or a method without thresholds; TypeError for a model that is not
+    adaptive.
     """
     batches, points = as_batches(batches), []
     check_budget(model, depths)
@@ -60,7 +63,7 @@ def calibrate(
             seen = search(model, batches, depth, tolerance, seen)
             if abs(seen.depth - depth) > tolerance:
                 log.warning("depth %.2f cannot be met: %s", depth, nearest(seen))
-            points.append({"depth": seen.depth, "taus": list(model.policy.taus), "nats": mean_nats(model, batches)})
+            points.append({"depth": seen.depth, "taus": taus_of(model.policy), "nats": mean_nats(model, batches)})
             bar.update()
     return points[::-1]
 
@@ -140,8 +143,7 @@ def mean_nats(model, batches: list[Batch]) -> float:
 
 def apply(model: AdaptiveForCausalLM, threshold: float) -> None:
     """One score threshold for every routed layer."""
-    tau = 1 / (1 + math.exp(-threshold))
-    model.policy.set_thresholds([tau] * len(model.policy.layers))
+    model.policy.set_thresholds([tau_of(threshold)] * len(model.policy.layers))
 
 
 @contextmanager
@@ -159,12 +161,15 @@ def kept_thresholds(model: AdaptiveForCausalLM) -> Iterator[None]:
 
 
 def check_budget(model: AdaptiveForCausalLM, depths) -> None:
+    check_adaptive(model)
     if not hasattr(model.policy, "thresholds"):
         raise ValueError(
             f"{type(model.policy).__name__} has no thresholds; expected a method with routers: FlexiDepth"
         )
-    if model.runtime == "dense":
-        raise ValueError("runtime is 'dense', where no router decides; expected any other: leave `laval.dense` first")
+    if model.runtime in ("full", "dense"):
+        raise ValueError(
+            f"runtime is {model.runtime!r}, where no router decides; expected any other: leave `laval.dense` first"
+        )
     for depth in depths:
         run_share(model, depth)
 

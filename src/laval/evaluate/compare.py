@@ -14,6 +14,7 @@ from laval.evaluate.controls import greedy_layers, random_control, run_share, sh
 from laval.evaluate.perplexity import ratio_interval, read_through, summary
 from laval.evaluate.text import Text, as_batches, as_text, text_batches
 from laval.models import AdaptiveForCausalLM, attach, dense
+from laval.models.checks import check_adaptive
 from laval.skip import DropLayers
 
 STATIC = {"shortgpt": shortgpt_layers, "greedy": greedy_layers}
@@ -53,6 +54,7 @@ def depth_curve(
     points already there for the same plug-in, text, length, and calibration or order are not measured again.
     Errors: ValueError for an unknown control, a depth out of reach, or static controls without either.
     """
+    check_adaptive(model)
     drop = max_drop(model, depths)
     check(model, depths, controls, calibration, orders or {}, drop)
     study = Study(model, calibration and as_batches(calibration), orders or {}, drop, length, batch, progress)

@@ -10,9 +10,10 @@ from laval.blocks import Context, backbone_of
 from laval.evaluate.reader import BackboneReader, evaluating, reader_of, wide
 from laval.evaluate.text import as_batches
 from laval.models import AdaptiveForCausalLM
+from laval.models.checks import check_adaptive
 from laval.skip import Route, SkipPolicy
-from laval.skip.fixed import coin
-from laval.skip.policy import NEVER_SKIPPED
+from laval.skip.fixed import check_seed, coin
+from laval.skip.policy import NEVER_SKIPPED, is_number
 
 
 def block_influence(model, batches, progress: bool = True) -> list[float]:
@@ -118,6 +119,7 @@ def random_routes(policy: SkipPolicy, rate: float, seed: int = 0) -> RandomRoute
     """`policy` with its routes replaced: a token runs a routed layer with probability `rate`. Weights are shared."""
     if not 0 <= rate <= 1:
         raise ValueError(f"rate is {rate}; expected a probability from 0 to 1")
+    check_seed(seed)
     return RandomRoutesOf(policy, rate, seed)
 
 
@@ -127,8 +129,7 @@ def rate_for(model: AdaptiveForCausalLM, depth: float, length: int | None = None
     In expectation; with `length`, exactly (to one token) for windows of that many tokens and this seed.
     ValueError for a depth that the routed layers cannot give.
     """
-    layers = model.policy.layers
-    share = run_share(model, depth)
+    share, layers = run_share(model, depth), model.policy.layers
     if length is None:
         return share
     coins = torch.cat([coin(torch.arange(length), layer, seed) for layer in layers]).sort().values
@@ -138,10 +139,11 @@ def rate_for(model: AdaptiveForCausalLM, depth: float, length: int | None = None
 
 def run_share(model: AdaptiveForCausalLM, depth: float) -> float:
     """The share of routed (token, layer) pairs that run at a mean depth."""
+    check_adaptive(model)
     total, routed = len(model.backbone.blocks), len(model.policy.layers)
-    if not routed or not total - routed <= depth <= total:
+    if not routed or not is_number(depth) or not total - routed <= depth <= total:
         raise ValueError(
-            f"depth is {depth}; expected {total - routed} to {total} layers: {routed} of {total} may be skipped"
+            f"depth is {depth!r}; expected {total - routed} to {total} layers: {routed} of {total} may be skipped"
         )
     return (depth - (total - routed)) / routed
 

@@ -18,6 +18,7 @@ from laval.config import load_config
 from laval.files import atomic_folder, recover_folder
 from laval.models.attach import attach
 from laval.models.base import load_base
+from laval.models.checks import check_adaptive, check_base_model
 from laval.models.configuration import AdaptiveConfig
 from laval.models.modeling import AdaptiveForCausalLM
 from laval.models.thresholds import taus_of
@@ -49,8 +50,10 @@ def save_plugin(
 
     dtype: of the weights on disk (None: as they are). card: Markdown for README.md (None: a short one is written).
     All or nothing: an older plug-in in `folder` stays until the new one is whole.
-    Errors: ValueError for weights that are not finite; OSError for a full disk.
+    Errors: ValueError for weights that are not finite; OSError for a full disk; TypeError for a model that is not
+    adaptive.
     """
+    check_adaptive(model)
     tensors = {
         name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.policy.state_dict().items()
     }
@@ -73,8 +76,10 @@ def load_plugin(
 
     base: None fetches the model the plug-in was made for, in `dtype`, with its tokenizer. any_base: a base of another
     name will do, if the sizes agree. ValueError that names file and fix for a plug-in that is damaged, made for
-    another base, or written by a newer laval; the base is untouched then.
+    another base, or written by a newer laval, TypeError for a base that is no model; it is untouched then.
     """
+    if base is not None:
+        check_base_model(base)
     folder = Path(folder)
     recover_folder(folder)
     record, method = read_record(folder / RECORD)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import contextmanager
 
 import torch
 
+from laval.models.checks import check_adaptive
 from laval.models.modeling import AdaptiveForCausalLM
-from laval.models.thresholds import logit
+from laval.models.thresholds import logit, tau_of
 from laval.runtime import Recording, check_runtime
+from laval.skip.policy import is_number
 
 
 @contextmanager
@@ -21,7 +22,11 @@ def dense(model: AdaptiveForCausalLM):
 
 @contextmanager
 def using(model: AdaptiveForCausalLM, runtime: str):
-    """Inside, forwards are carried out as `runtime` says: auto, masked, grouped, conditional or dense."""
+    """Inside, forwards are carried out as `runtime` says: auto, masked, grouped, conditional or dense.
+
+    TypeError for a model that is not adaptive.
+    """
+    check_adaptive(model)
     before, model.runtime = model.runtime, check_runtime(runtime)
     try:
         yield model
@@ -32,6 +37,7 @@ def using(model: AdaptiveForCausalLM, runtime: str):
 @contextmanager
 def recording(model: AdaptiveForCausalLM):
     """Inside, every forward adds what ran to the Recording that is handed out."""
+    check_adaptive(model)
     before, model.recording = model.recording, Recording()
     try:
         yield model.recording
@@ -43,15 +49,16 @@ def set_depth(model: AdaptiveForCausalLM, depth: float) -> float:
     """Move to a mean depth on the calibrated budget curve; returns the depth that was calibrated nearest to it.
 
     Between two calibrated points the thresholds are interpolated as scores. ValueError without a curve, or for a
-    depth off it.
+    depth off it; TypeError for a model that is not adaptive.
     """
+    check_adaptive(model)
     curve = sorted(model.config.curve, key=lambda point: point["depth"])
     if not curve:
         raise ValueError("the model has no budget curve; expected a calibrated plug-in: calibrate it first")
     low, high = curve[0]["depth"], curve[-1]["depth"]
-    if not low <= depth <= high:
+    if not (is_number(depth) and low <= depth <= high):
         raise ValueError(
-            f"depth is {depth}; expected a mean number of layers from {low:.2f} to {high:.2f}, the calibrated range"
+            f"depth is {depth!r}; expected a mean number of layers from {low:.2f} to {high:.2f}, the calibrated range"
         )
     after = next(i for i, point in enumerate(curve) if point["depth"] >= depth)
     left, right = curve[max(after - 1, 0)], curve[after]
@@ -64,8 +71,7 @@ def set_depth(model: AdaptiveForCausalLM, depth: float) -> float:
 
 def mix(a: float, b: float, share: float) -> float:
     """Two thresholds, interpolated as scores."""
-    score = (1 - share) * logit(a) + share * logit(b)
-    return 1 / (1 + math.exp(-score))
+    return tau_of((1 - share) * logit(a) + share * logit(b))
 
 
 def depth_of(run: torch.Tensor, valid: torch.Tensor) -> float:

@@ -10,6 +10,7 @@ import torch
 
 from laval import compat
 from laval.models import AdaptiveForCausalLM, recording
+from laval.models.checks import check_adaptive
 from laval.models.thresholds import taus_of
 from laval.report.pieces import token_pieces
 from laval.report.trace import Trace
@@ -34,8 +35,9 @@ def trace(
     """The layers that run for each token of input_ids [B, T] in one forward, as the model stands.
 
     attention_mask [B, T]: 0 at pads, which are left out. new_from: for each row where generated text starts.
-    ValueError for ids that are not [B, T], or no tokens at all.
+    ValueError for ids that are not [B, T], or no tokens at all; TypeError for a model that is not adaptive.
     """
+    check_adaptive(model)
     ids = checked(input_ids).to(model.device)
     mask = torch.ones_like(ids) if attention_mask is None else attention_mask.to(ids)
     positions = (mask.cumsum(1) - 1).clamp(min=0)  # pads on the left do not count
@@ -50,8 +52,9 @@ def trace_generation(
     """Generate after prompts input_ids [B, T] with `options` of `generate`; routes are those taken, step by step.
 
     The last token is read too, in a step of its own, so that every token has its depth.
-    ValueError for beams or several answers per prompt, where rows change places.
+    ValueError for beams or several answers per prompt, where rows change places; TypeError as `trace`.
     """
+    check_adaptive(model)
     ids = checked(input_ids).to(model.device)
     mask = torch.ones_like(ids) if attention_mask is None else attention_mask.to(ids)
     check_rows(model, options)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from laval.blocks import Context
-from laval.skip.policy import SkipPolicy, check_layers
+from laval.skip.policy import SkipPolicy, check_layers, is_whole
 from laval.skip.route import Route
 
 PRIMES = (73856093, 19349663, 83492791)
+SEEDS = 2**32  # times a prime, they stay within int64
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class RandomRoutes:
     def __post_init__(self):
         if not 0 <= self.rate <= 1:
             raise ValueError(f"rate is {self.rate}; expected a probability from 0 to 1")
+        check_seed(self.seed)
 
     def resolve(self, config) -> RandomRoutes:
         return RandomRoutes(check_layers(self.layers, config.num_hidden_layers), self.rate, self.seed)
@@ -61,6 +63,12 @@ class RandomPolicy(SkipPolicy):
     def route(self, index: int, z: torch.Tensor, context: Context) -> Route:
         run = coin(context.position_ids, index, self.method.seed) < self.method.rate
         return Route(run.expand(z.shape[:2]))
+
+
+def check_seed(seed) -> None:
+    """ValueError unless `coin` can count with it."""
+    if not (is_whole(seed) and 0 <= seed < SEEDS):
+        raise ValueError(f"seed is {seed!r}; expected a whole number from 0 to {SEEDS - 1}")
 
 
 def coin(positions: torch.Tensor, layer: int, seed: int) -> torch.Tensor:

@@ -13,6 +13,7 @@ from laval.config import load_config, save_config
 from laval.files import atomic_write
 from laval.models import AdaptiveForCausalLM, attach
 from laval.models.base import load_base
+from laval.models.checks import check_adaptive
 from laval.models.load import DEFAULT
 from laval.models.plugin import save_plugin
 from laval.models.smollm2 import NAME
@@ -141,7 +142,8 @@ def settle(objective: Objective) -> None:
 
 
 def check(model: AdaptiveForCausalLM, recipe: Recipe) -> None:
-    """What would otherwise be found out hours later, in the last stage or in calibration. ValueError."""
+    """What would otherwise be found out hours later, in the last stage or in calibration. ValueError or TypeError."""
+    check_adaptive(model)
     if not isinstance(model.policy, FlexiDepthPolicy):
         raise ValueError(
             f"model has a {type(model.policy).__name__}, with nothing to train; attach FlexiDepth(...) to its base"
