@@ -12,7 +12,7 @@ import yaml
 
 import laval
 from laval.config import load_config
-from laval.models.plugin import read_record
+from laval.models.record import read_record
 from laval.train.recipe import Recipe
 from laval.train.run import model_for
 from laval.train.trainer import ObjectiveTrainer

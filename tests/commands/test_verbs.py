@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import laval
-from laval.models.plugin import read_record
+from laval.models.record import read_record
 from laval.report.glyphs import shown
 from tests.commands.conftest import LAYERS, ROUTED, run
 

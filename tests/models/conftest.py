@@ -1,10 +1,22 @@
-"""Fixtures that forbid what loading and saving must not do."""
+"""A saved plug-in, and fixtures that forbid what loading and saving must not do."""
 
 from __future__ import annotations
 
 import huggingface_hub
 import pytest
 import torch
+
+from laval.models.plugin import save_plugin
+from tests.models.folders import base, routed
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = routed(base())
+    model.policy.set_thresholds([0.49, 0.53])
+    model.config.curve = [{"depth": 3.0, "taus": [0.4, 0.6]}, {"depth": 4.0, "taus": [0.1, 0.2]}]
+    save_plugin(model, tmp_path / "plugin")
+    return model, tmp_path / "plugin"
 
 
 @pytest.fixture

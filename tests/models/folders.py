@@ -1,8 +1,11 @@
-"""Tiny models and tokenizers for the tests of saving and loading."""
+"""Tiny models, tokenizers and plug-ins for the tests of saving and loading, and how to damage them."""
 
 from __future__ import annotations
 
+import json
+
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import PreTrainedTokenizerFast
@@ -10,6 +13,26 @@ from transformers import PreTrainedTokenizerFast
 from laval.models import AdaptiveForCausalLM, attach
 from laval.skip import FlexiDepth
 from tests.tiny import tiny_model
+
+NAME = "Laval/Tiny-Llama"
+
+
+def base(name=NAME, **overrides):
+    model = tiny_model("llama", **overrides)
+    model.config._name_or_path = name
+    return model
+
+
+def edit(folder, change):
+    record = json.loads((folder / "laval.json").read_text())
+    change(record)
+    (folder / "laval.json").write_text(json.dumps(record))
+
+
+def edit_weights(folder, change):
+    tensors = load_file(folder / "plugin.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "plugin.safetensors")
 
 
 def routed(base=None, **fields) -> AdaptiveForCausalLM:

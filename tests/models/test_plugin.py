@@ -7,43 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from laval.models import attach, plugin
 from laval.models.plugin import load_plugin, save_plugin
 from laval.models.thresholds import logit, tau_of
 from laval.skip import DropLayers, RandomRoutes
-from tests.models.folders import logits_of, routed, tiny_tokenizer
-from tests.tiny import tiny_model
-
-NAME = "Laval/Tiny-Llama"
-
-
-def base(name=NAME, **overrides):
-    model = tiny_model("llama", **overrides)
-    model.config._name_or_path = name
-    return model
-
-
-@pytest.fixture
-def saved(tmp_path):
-    model = routed(base())
-    model.policy.set_thresholds([0.49, 0.53])
-    model.config.curve = [{"depth": 3.0, "taus": [0.4, 0.6]}, {"depth": 4.0, "taus": [0.1, 0.2]}]
-    save_plugin(model, tmp_path / "plugin")
-    return model, tmp_path / "plugin"
-
-
-def edit(folder, change):
-    record = json.loads((folder / "laval.json").read_text())
-    change(record)
-    (folder / "laval.json").write_text(json.dumps(record))
-
-
-def edit_weights(folder, change):
-    tensors = load_file(folder / "plugin.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "plugin.safetensors")
+from tests.models.folders import NAME, base, edit, edit_weights, logits_of, routed, tiny_tokenizer
 
 
 @pytest.mark.usefixtures("no_pickles")

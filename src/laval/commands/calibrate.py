@@ -14,7 +14,8 @@ from laval.commands.screen import Json, Length, Model, Screen, open_model, scree
 from laval.evaluate import calibrate as curve_of
 from laval.evaluate import read_text, text_batches
 from laval.models import AdaptiveForCausalLM, set_depth
-from laval.models.plugin import CARD, RECORD, read_record, save_plugin
+from laval.models.plugin import CARD, save_plugin
+from laval.models.record import RECORD, read_record
 
 
 def calibrate(

@@ -12,7 +12,8 @@ from laval.models.attach import attach
 from laval.models.base import ACCEPTED, fetch_folder, load_tokenizer, read_model
 from laval.models.configuration import AdaptiveConfig
 from laval.models.modeling import AdaptiveForCausalLM
-from laval.models.plugin import RECORD, load_plugin
+from laval.models.plugin import load_plugin
+from laval.models.record import RECORD
 from laval.models.released import MODEL_TYPE, load_released
 from laval.models.smollm2 import quiet
 from laval.models.weights import explained, read_json

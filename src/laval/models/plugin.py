@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 import laval
-from laval.config import load_config
 from laval.files import atomic_folder, recover_folder
 from laval.models.attach import attach
 from laval.models.base import load_base
 from laval.models.checks import check_adaptive, check_base_model
-from laval.models.configuration import AdaptiveConfig
 from laval.models.modeling import AdaptiveForCausalLM
+from laval.models.record import FORMAT, RECORD, Record, Shape, check_budgets, check_curve, read_record
 from laval.models.thresholds import taus_of
-from laval.models.weights import check_tensors, read_json, read_tensors
-from laval.skip.policy import is_number
+from laval.models.weights import check_tensors, read_tensors
 
-RECORD, WEIGHTS, CARD = "laval.json", "plugin.safetensors", "README.md"
-FORMAT = 1  # of the folder: raise it when an older laval could not read a new one
-
-
-@dataclass(frozen=True)
-class Record:
-    """laval.json. method: name and fields. taus: one per routed layer. curve: the calibrated budget curve."""
-
-    format: int
-    method: dict[str, Any]
-    base_shape: dict[str, Any]
-    base_name: str | None = None
-    taus: list[float] = field(default_factory=list)
-    curve: list[dict[str, Any]] = field(default_factory=list)
-    dtype: str | None = None
-    laval: str | None = None
+WEIGHTS, CARD = "plugin.safetensors", "README.md"
+MEND = "calibrate again on other text (laval calibrate), or take the point out of model.config.curve"
 
 
 def save_plugin(
@@ -50,14 +32,15 @@ def save_plugin(
 
     dtype: of the weights on disk (None: as they are). card: Markdown for README.md (None: a short one is written).
     All or nothing: an older plug-in in `folder` stays until the new one is whole.
-    Errors: ValueError for weights that are not finite; OSError for a full disk; TypeError for a model that is not
-    adaptive.
+    Errors: ValueError for weights that `dtype` cannot hold, or a budget curve with a point that says nothing; OSError
+    for a full disk; TypeError for a model that is not adaptive.
     """
     check_adaptive(model)
     tensors = {
         name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.policy.state_dict().items()
     }
-    check_tensors(tensors, model.policy.state_dict(), "the policy, not saved")
+    check_tensors(model.policy.state_dict(), tensors, "the policy, not saved")
+    check_curve(model.config.curve, model.policy, model.config.text_config, "model.config, not saved", MEND)
     record = record_of(model, tensors)
     with atomic_folder(folder, bytes_needed=sum(tensor.nbytes for tensor in tensors.values())) as new:
         (new / RECORD).write_text(json.dumps(asdict(record), indent=2, allow_nan=False) + "\n", encoding="utf-8")
@@ -88,9 +71,10 @@ def load_plugin(
     if base is None:
         base, tokenizer = load_base(named_base(record, folder), dtype)
     check_base(record, base, any_base, folder)
-    policy = method.build(base.config.get_text_config())
+    text = base.config.get_text_config()
+    policy = method.build(text).to(base.dtype)
     check_tensors(tensors, policy.state_dict(), folder / WEIGHTS)
-    check_budgets(record, policy, folder / RECORD)
+    check_budgets(record, policy, text, folder / RECORD)
     model = attach(base, method)  # from here on nothing can fail: it freezes the base
     model.policy.load_state_dict(tensors)
     restore(model, record)
@@ -104,29 +88,13 @@ def record_of(model: AdaptiveForCausalLM, tensors: dict[str, torch.Tensor]) -> R
     return Record(
         format=FORMAT,
         method=config.method,
-        base_shape=config.base_shape,
+        base_shape=Shape(**config.base_shape),
         base_name=config.base_name,
         taus=taus_of(model.policy),
         curve=config.curve,
         dtype=dtypes.pop() if len(dtypes) == 1 else None,
         laval=laval.__version__,
     )
-
-
-def read_record(path: Path) -> tuple[Record, Any]:
-    """The record and its method. ValueError for a newer format, an unknown key, method or field."""
-    content = read_json(path)
-    version = content.get("format")
-    if isinstance(version, int) and version > FORMAT:
-        raise ValueError(
-            f"{path}: format is {version}, written by laval {content.get('laval', 'of a later release')}; this laval "
-            f"({laval.__version__}) reads up to {FORMAT}: upgrade it with pip install --upgrade laval"
-        )
-    try:
-        record = load_config(Record, content)
-        return record, AdaptiveConfig(method=record.method).build_method()
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def named_base(record: Record, folder: Path) -> str:
@@ -141,7 +109,7 @@ def check_base(record: Record, base: PreTrainedModel, any_base: bool, folder: Pa
     text = stock.config.get_text_config()
     wrong = [
         f"{size} is {getattr(text, size, None)!r}, expected {wanted!r}"
-        for size, wanted in record.base_shape.items()
+        for size, wanted in asdict(record.base_shape).items()
         if getattr(text, size, None) != wanted
     ]
     if wrong:
@@ -158,20 +126,6 @@ def check_base(record: Record, base: PreTrainedModel, any_base: bool, folder: Pa
 def short(name: str) -> str:
     """What two names of one model have in common: the last part, in lower case."""
     return name.rstrip("/\\").replace("\\", "/").rpartition("/")[2].lower()
-
-
-def check_budgets(record: Record, policy, path: Path) -> None:
-    """ValueError for thresholds or a budget curve that do not fit the routed layers."""
-    expected = len(policy.layers) if hasattr(policy, "thresholds") else 0
-    points = [record.taus] if record.taus else []
-    points += [point.get("taus", ()) for point in record.curve]
-    for taus in points:
-        listed = isinstance(taus, (list, tuple))
-        if not listed or len(taus) != expected or not all(is_number(tau) and 0 < tau < 1 for tau in taus):
-            raise ValueError(f"{path}: taus are {taus}; expected {expected} numbers between 0 and 1")
-    for point in record.curve:
-        if not (is_number(point.get("depth")) and math.isfinite(point["depth"])):
-            raise ValueError(f"{path}: curve: depth is {point.get('depth')!r}; expected a mean number of layers")
 
 
 def restore(model: AdaptiveForCausalLM, record: Record) -> None:

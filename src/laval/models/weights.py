@@ -21,7 +21,7 @@ WEIGHT_FILES = (SINGLE, INDEX, "model-?????-of-?????.safetensors")
 def read_json(path: Path) -> dict:
     """The object in a JSON file. ValueError that names the file when there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
     except FileNotFoundError:
         raise ValueError(f"{path}: not found; {AGAIN}") from None
     except (ValueError, RecursionError) as error:
@@ -29,6 +29,16 @@ def read_json(path: Path) -> dict:
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected a JSON object, found {type(content).__name__}; {AGAIN}")
     return content
+
+
+def once(pairs: list[tuple]) -> dict:
+    """A JSON object; of a key given twice, nobody knows which value was meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice!r} is given twice; expected once")
+    return found
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
@@ -53,19 +63,39 @@ def read_model_tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def check_tensors(found: Mapping, expected: Mapping, source: Path | str) -> None:
-    """ValueError unless both mappings have the same names and shapes and every number found is finite."""
+    """ValueError unless both mappings have the same names and shapes, and every number found is finite in the number
+    type expected."""
     misshapen = [
         f"{name} {list(found[name].shape)} (expected {list(tensor.shape)})"
         for name, tensor in expected.items()
         if name in found and found[name].shape != tensor.shape
     ]
-    foreign = [f"{name} ({tensor.dtype})" for name, tensor in found.items() if tensor.dtype not in NUMBERS]
-    broken = [name for name, tensor in found.items() if tensor.dtype in NUMBERS and not tensor.isfinite().all()]
     check_names(expected.keys() - found.keys(), found.keys() - expected.keys(), source, misshapen)
+    foreign = [f"{name} ({tensor.dtype})" for name, tensor in found.items() if tensor.dtype not in NUMBERS]
     if foreign:
         raise ValueError(f"{source}: no float16, bfloat16, float32 or float64: {listed(foreign)}; convert them first")
+    broken = [name for name, tensor in found.items() if not tensor.isfinite().all()]
     if broken:
         raise ValueError(f"{source}: not finite (NaN or infinite numbers): {listed(broken)}; use an earlier copy")
+    check_range(found, expected, source)
+
+
+def check_range(found: Mapping, expected: Mapping, source: Path | str) -> None:
+    """ValueError for finite numbers that become infinite in the number type expected."""
+    lost = [
+        f"{name} (up to {tensor.abs().max():.3g}, {expected[name].dtype} ends at {limit(expected[name]):.3g})"
+        for name, tensor in found.items()
+        if not tensor.to(expected[name].dtype).isfinite().all()
+    ]
+    if lost:
+        raise ValueError(
+            f"{source}: too large for the number type: {listed(lost)}; use a wider one, such as dtype=torch.float32, "
+            "or an earlier copy"
+        )
+
+
+def limit(tensor: torch.Tensor) -> float:
+    return torch.finfo(tensor.dtype).max
 
 
 def check_names(missing, unexpected, source: Path | str, misshapen=()) -> None:
