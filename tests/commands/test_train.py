@@ -80,6 +80,31 @@ def test_bad_recipes_are_refused(place, tmp_path, change, words):
         assert word in said.err
 
 
+UNUSABLE = {
+    "missing": (None, "text.txt"),
+    "empty": ("", "empty"),
+    "short": ("Noon.", "5 tokens; expected at least one sequence of 32"),
+    "chat": ('{"messages": [{"role": "user", "content": "Noon?"}]}\n' * 9 + '{"prompt": 1}\n', "line 10"),
+}
+
+
+@pytest.mark.parametrize("use", ["calibrate", "second stage"])
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_text_that_is_needed_late_is_checked_before_training(place, tmp_path, case, use):
+    content, word = UNUSABLE[case]
+    text = tmp_path / ("chat.jsonl" if case == "chat" else "text.txt")
+    if content is not None:
+        text.write_text(content, encoding="utf-8")
+    source, (stage,) = {"path": str(text)}, recipe(place, tmp_path)["stages"]
+    changes = {
+        "calibrate": {"calibrate": [{"path": str(place.text)}, source], "depths": [2, 3]},
+        "second stage": {"stages": [stage, stage | {"data": {"length": 32, "sources": [source]}}]},
+    }
+    said = run("train", written(place, tmp_path, **changes[use]))
+    assert said.code == 2 and word in said.err and str(text) in said.err
+    assert not (tmp_path / "run").exists()
+
+
 def test_ctrl_c_writes_a_checkpoint_and_names_the_command(place, tmp_path, monkeypatch):
     once = ObjectiveTrainer.training_step
 

@@ -30,22 +30,47 @@ class Sequences(Dataset):
 
 def sequences(data: Data, tokenizer, tokens: int, seed: int) -> Sequences:
     """Sequences for `tokens` tokens. ValueError for files that are missing, empty, too short or unreadable."""
-    if tokenizer is None:
-        raise ValueError("model.tokenizer is missing; expected the base model's own, to read text with")
+    check_tokenizer(tokenizer)
     read = [source_tokens(source, tokenizer) for source in data.sources]
     for source, ids in zip(data.sources, read, strict=True):
-        if len(ids) < data.length:
-            raise ValueError(f"{source.path} holds {len(ids)} tokens; expected at least one sequence of {data.length}")
+        check_length(source, len(ids), data.length)
     count = max(1, tokens // data.length)
     return Sequences(read, [source.weight for source in data.sources], data.length, count, seed)
+
+
+def check_data(data: Data, tokenizer) -> None:
+    """ValueError where `sequences` would raise one. All is read, and as little tokenized as it takes to know."""
+    check_tokenizer(tokenizer)
+    for source in data.sources:
+        found = 0
+        for text in texts(source, tokenizer):  # to the end: the last record may be the broken one
+            if found < data.length:
+                found += len(token_ids(text, tokenizer))
+        check_length(source, found, data.length)
+
+
+def check_tokenizer(tokenizer) -> None:
+    if tokenizer is None:
+        raise ValueError("model.tokenizer is missing; expected the base model's own, to read text with")
+
+
+def check_length(source: Source, found: int, length: int) -> None:
+    if found < length:
+        raise ValueError(
+            f"{source.path} holds {found} tokens; expected at least one sequence of {length}: add text or lower length"
+        )
 
 
 def source_tokens(source: Source, tokenizer) -> torch.Tensor:
     """All tokens of a source that are not held out, int64 [N]."""
     ids: list[int] = []
     for text in texts(source, tokenizer):
-        ids += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        ids += token_ids(text, tokenizer)
     return torch.tensor(ids, dtype=torch.long)
+
+
+def token_ids(text: str, tokenizer) -> list[int]:
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def texts(source: Source, tokenizer) -> Iterator[str]:

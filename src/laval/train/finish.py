@@ -38,9 +38,12 @@ def round_policy(model: AdaptiveForCausalLM) -> None:
 
 def calibration_text(model: AdaptiveForCausalLM, recipe: Recipe) -> tuple[torch.Tensor, ...]:
     """Batches of ids [B, T], drawn from the calibration sources by weight, as in training."""
-    data = Data(recipe.calibrate, recipe.data.length)
-    rows = sequences(data, model.tokenizer, recipe.calibrate_tokens, recipe.seed)
+    rows = sequences(calibration_data(recipe), model.tokenizer, recipe.calibrate_tokens, recipe.seed)
     return torch.stack([rows[i]["input_ids"] for i in range(len(rows))]).to(model.device).split(BATCH)
+
+
+def calibration_data(recipe: Recipe) -> Data:
+    return Data(recipe.calibrate, recipe.data.length)
 
 
 def on_curve(curve: list[dict], depth: float) -> float:

@@ -20,8 +20,8 @@ from laval.models.smollm2 import NAME
 from laval.skip import FlexiDepthPolicy
 from laval.train.checkpoint import newest, take_over
 from laval.train.controller import DepthController
-from laval.train.data import Sequences, files, sequences
-from laval.train.finish import finish
+from laval.train.data import Sequences, check_data, sequences
+from laval.train.finish import calibration_data, finish
 from laval.train.metrics import Metrics
 from laval.train.objectives import Align, Anneal, Objective
 from laval.train.recipe import Data, Recipe, Source, Stage
@@ -151,9 +151,10 @@ def check(model: AdaptiveForCausalLM, recipe: Recipe) -> None:
     controller = DepthController(len(model.backbone.blocks), len(model.policy.layers))
     for depth in (*recipe.depths, *(depth for stage in recipe.stages for depth in stage.depth or ())):
         controller.check(depth)
-    datas = (recipe.data, *(stage.data for stage in recipe.stages if stage.data))
-    for source in (*recipe.calibrate, *(source for data in datas for source in data.sources)):
-        files(source.path)
+    texts = [stage.data or recipe.data for stage in recipe.stages]
+    texts += [calibration_data(recipe)] if recipe.calibrate else []
+    for data in dict.fromkeys(texts):
+        check_data(data, model.tokenizer)
 
 
 def ranks() -> int:
