@@ -95,6 +95,17 @@ def test_temperature_out_of_range(place, temperature):
     assert "temperature is" in refused("generate", place.plugin, "hi", "--temperature", temperature)
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**70, -(2**70)])
+def test_seed_out_of_range(place, tmp_path, seed):
+    message = f"seed is {seed}; expected a whole number from 0 to {2**32 - 1}"
+    assert message in refused("generate", place.plugin, "hi", "--seed", seed)
+    (tmp_path / "recipe.yaml").write_text(
+        f"{{model: x, output: y, method: {{name: flexidepth}}, data: {{sources: [{{path: z}}]}}, seed: {seed}, "
+        "stages: [{objective: align, tokens: 9}]}"
+    )
+    assert message in refused("train", tmp_path / "recipe.yaml")
+
+
 def test_prompt_over_the_context_length(place):
     message = refused("generate", place.plugin, "x" * 900, "--raw")
     assert "900 tokens" in message and str(CONTEXT) in message and "shorten" in message

@@ -14,6 +14,7 @@ from laval.commands.stream import floor_of, streamed
 from laval.models import dense as untouched
 from laval.report import depth_legend, layer_bars
 from laval.report.tracing import Generation
+from laval.skip.fixed import check_seed
 
 COLDEST = 1e-3  # below it scores divided by the temperature leave the range of half precision
 
@@ -38,6 +39,7 @@ def generate(
 ) -> None:
     """Answer a prompt, and show the layers each token took."""
     with screen(json) as out:
+        check_seed(seed)
         adaptive = open_model(model, depth, out)
         ids = prompt_ids(adaptive, prompt, chat, max_new_tokens)
         torch.manual_seed(seed)

@@ -11,7 +11,7 @@ from laval.skip.policy import SkipPolicy, check_layers, is_whole
 from laval.skip.route import Route
 
 PRIMES = (73856093, 19349663, 83492791)
-SEEDS = 2**32  # times a prime, they stay within int64
+SEEDS = 2**32  # numpy takes no more, and times a prime they stay within int64
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class RandomPolicy(SkipPolicy):
 
 
 def check_seed(seed) -> None:
-    """ValueError unless `coin` can count with it."""
+    """ValueError unless `coin` can count with it, and torch and numpy can start from it."""
     if not (is_whole(seed) and 0 <= seed < SEEDS):
         raise ValueError(f"seed is {seed!r}; expected a whole number from 0 to {SEEDS - 1}")
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from laval.models.configuration import AdaptiveConfig
 from laval.skip import FlexiDepth
+from laval.skip.fixed import check_seed
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,7 @@ class Recipe:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected a positive number")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads is {self.threads}; expected at least 1, or nothing to leave it to torch")
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed is {self.seed}; expected a whole number from 0 to {2**32 - 1}")
+        check_seed(self.seed)
         self.check_curve()
         self.build_method()
 
