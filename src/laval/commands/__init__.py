@@ -14,7 +14,7 @@ from laval.commands.demo import demo
 from laval.commands.eval import evaluate
 from laval.commands.generate import generate
 from laval.commands.info import info
-from laval.commands.screen import explain
+from laval.commands.mistakes import explain, whole_lines
 from laval.commands.trace import trace
 from laval.commands.train import train
 
@@ -46,7 +46,8 @@ class Verbs(TyperGroup):
 
     def invoke(self, ctx):
         try:
-            return super().invoke(ctx)
+            with whole_lines():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             explain("stopped", style="yellow")
             raise typer.Exit(130) from None

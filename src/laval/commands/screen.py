@@ -1,4 +1,4 @@
-"""What verbs have in common: where they write, how they report mistakes, which model and text they work on."""
+"""What verbs have in common: where they write, which model and text they work on."""
 
 from __future__ import annotations
 
@@ -62,16 +62,6 @@ def screen(as_json: bool) -> Iterator[Screen]:
     with redirect_stdout(sys.stderr):
         yield out
     print(json.dumps(out.document))
-
-
-def explain(error: BaseException | str, style: str = "red") -> None:
-    """One clean line on standard error."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        error = f"{error.filename}: {error.strerror.lower()}; check the name and the permissions"
-    label = f"[{style} bold]error[/] " if style == "red" else ""
-    console.print(label, end="")
-    console.print(str(error), style=style, markup=False)
 
 
 def open_model(name: str, depth: float | None, out: Screen) -> AdaptiveForCausalLM:
