@@ -87,7 +87,7 @@ def gradients_by(model, runtime: str, routes) -> dict[str, torch.Tensor]:
 def without_straight_through(model):
     """Inside, a hard_mask policy's routes carry no gradient; others are as they were."""
     hard = getattr(getattr(model.policy, "method", None), "gate", None) == "hard_mask"
-    gated = (lambda score, run: Route(run, score.sigmoid())) if hard else getattr(model.policy, "gated", None)
+    gated = (lambda score, run: Route(run, score)) if hard else getattr(model.policy, "gated", None)
     return mock.patch.object(model.policy, "gated", gated, create=True)
 
 
@@ -98,7 +98,7 @@ def straight_through_is_the_gradient_of_a_mixture(make):
     def mixed(score, run):
         leaves.append((run.to(score.dtype).requires_grad_(), score.sigmoid().detach()))
         leaf = leaves[-1][0]
-        return Route(run, score.sigmoid(), leaf, leaf, 1 - leaf)
+        return Route(run, score, leaf, leaf, 1 - leaf)
 
     with using(model, "masked"):
         bias = model.policy.routers[str(model.policy.layers[-1])].head.bias

@@ -5,13 +5,12 @@ The base classes spell out the plain arrangement: h = x + attention(norm(x)); y 
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field, replace
 
 import torch
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from laval.blocks.kernels import STOCK, Kernels
 from laval.blocks.seats import seats
 from laval.compat import cache_argument, keep_rows, mask_argument, update_cache
 
@@ -23,7 +22,8 @@ class Context:
     """What one layer needs beside its hidden states: exactly what the transformers model would hand it.
 
     Shapes: mask as the attention implementation wants it (4-D tensor, None, ...), cos and sin [B or 1, T, Dh],
-    position_ids [B or 1, T]. `kwargs` belongs to one layer and one call: a paged cache rewrites it.
+    position_ids [B or 1, T]. Under other kernels than stock, cos and sin are what
+    their `turn` made of them. `kwargs` belongs to one layer and one call: a paged cache rewrites it.
     """
 
     mask: object
@@ -34,27 +34,24 @@ class Context:
     kwargs: dict = field(default_factory=dict)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding of x [B, H, T, Dh] or [R, H, Dh]; cos and sin [B, T, Dh] or [R, Dh].
-
-    Source: RoFormer (Su et al. 2021), equation 34, halves instead of pairs.
-    """
-    first, second = x.chunk(2, dim=-1)
-    return x * cos.unsqueeze(1) + torch.cat((-second, first), dim=-1) * sin.unsqueeze(1)
-
-
 class Block:
     """One transformers decoder layer as three steps over its own, untouched weights.
 
     Every row writes keys and values; only the rows that ask pay for queries, output projection and feed-forward.
+    `kernels`: how its products, norms and attention are computed.
     """
 
-    def __init__(self, layer: torch.nn.Module):
+    def __init__(self, layer: torch.nn.Module, kernels: Kernels = STOCK):
         self.layer = layer
+        self.kernels = kernels
         self.attention = layer.self_attn
         self.index = layer.self_attn.layer_idx
 
     def __call__(self, x: torch.Tensor, context: Context) -> torch.Tensor:
+        """The whole layer, nobody skipping: x [B, T, D] -> [B, T, D]."""
+        return self.kernels.whole(self, x, context)
+
+    def stock(self, x: torch.Tensor, context: Context) -> torch.Tensor:
         """The transformers layer itself: x [B, T, D] -> [B, T, D]."""
         return self.layer(
             x,
@@ -66,7 +63,7 @@ class Block:
         )
 
     def compose(self, x: torch.Tensor, context: Context) -> torch.Tensor:
-        """The three steps one after another: bit for bit what `__call__` gives."""
+        """The three steps one after another: bit for bit what `stock` gives, with stock kernels."""
         z = self.norm(x)
         kv = self.keys_values(z, context)
         h = x + self.attend(z, kv, context)
@@ -74,7 +71,7 @@ class Block:
 
     def norm(self, x: torch.Tensor) -> torch.Tensor:
         """The layer's own input norm, x [..., D] -> z [..., D]."""
-        return self.layer.input_layernorm(x)
+        return self.kernels.norm(self.layer.input_layernorm, x)
 
     def keys_values(self, z: torch.Tensor, context: Context) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of every row, appended to the cache if there is one: z [B, T, D] -> 2 x [B, Hkv, S, Dh]."""
@@ -91,28 +88,33 @@ class Block:
 
     def feed_norm(self, h: torch.Tensor) -> torch.Tensor:
         """The norm in front of the feed-forward network, h [..., D] -> u [..., D]."""
-        return self.layer.post_attention_layernorm(h)
+        return self.kernels.norm(self.layer.post_attention_layernorm, h)
 
     def feed_forward(self, u: torch.Tensor) -> torch.Tensor:
         """The feed-forward branch's residual update, u [..., D] -> [..., D]."""
-        return self.layer.mlp(u)
+        return self.kernels.mlp(self, u)
 
     # What families override: projections to heads, before RoPE, over any leading shape.
 
     def queries(self, z: torch.Tensor) -> torch.Tensor:
-        return self.heads(self.attention.q_proj(z))  # [..., H, Dh]
+        return self.heads(self.kernels.linear(self.attention.q_proj, z))  # [..., H, Dh]
 
     def keys(self, z: torch.Tensor) -> torch.Tensor:
-        return self.heads(self.attention.k_proj(z))  # [..., Hkv, Dh]
+        return self.heads(self.kernels.linear(self.attention.k_proj, z))  # [..., Hkv, Dh]
 
     def values(self, z: torch.Tensor) -> torch.Tensor:
-        return self.heads(self.attention.v_proj(z))  # [..., Hkv, Dh]
+        return self.heads(self.kernels.linear(self.attention.v_proj, z))  # [..., Hkv, Dh]
 
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        return rotate(x, cos, sin)
+        return self.kernels.rotate(x, cos, sin)
 
     def attention_update(self, mixed: torch.Tensor) -> torch.Tensor:
-        return self.attention.o_proj(mixed)  # [..., D]
+        return self.kernels.linear(self.attention.o_proj, mixed)  # [..., D]
+
+    def gate_up(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The two products in front of the activation of a gated feed-forward network."""
+        mlp = self.layer.mlp
+        return self.kernels.linear(mlp.gate_proj, u), self.kernels.linear(mlp.up_proj, u)
 
     def attention_options(self) -> dict:
         """What this family's attention hands the attention function beyond scaling and dropout."""
@@ -157,23 +159,8 @@ class Block:
         return self.attention.config._attn_implementation
 
     def mix(self, queries: torch.Tensor, kv, context: Context) -> torch.Tensor:
-        """Transformers' own attention function: rotated queries [B, H, T, Dh] -> [B, T, H * Dh]."""
-        module = self.attention
-        eager = sys.modules[type(module).__module__].eager_attention_forward
-        function = ALL_ATTENTION_FUNCTIONS.get_interface(self.implementation, eager)
-        mixed, _ = function(
-            module,
-            queries,
-            *kv,
-            context.mask,
-            dropout=module.attention_dropout if module.training else 0.0,
-            scaling=module.scaling,
-            position_ids=context.position_ids,
-            **self.attention_options(),
-            **context.kwargs,
-        )
-        batch, _, length, _ = queries.shape
-        return mixed.reshape(batch, length, -1).contiguous()
+        """Attention proper: rotated queries [B, H, T, Dh] -> [B, T, H * Dh]."""
+        return self.kernels.mix(self, queries, kv, context)
 
 
 class Backbone:
@@ -184,11 +171,12 @@ class Backbone:
 
     Block = Block
 
-    def __init__(self, model: torch.nn.Module):
+    def __init__(self, model: torch.nn.Module, kernels: Kernels = STOCK):
         self.model = model
+        self.kernels = kernels
         self.config = model.config.get_text_config()
         self.decoder = model.get_decoder()
-        self.blocks = [self.Block(layer) for layer in self.decoder.layers]
+        self.blocks = [self.Block(layer, kernels) for layer in self.decoder.layers]
 
     def embed(self, input_ids=None, inputs_embeds=None) -> torch.Tensor:
         """Token embeddings as the first layer reads them, [B, T] -> x [B, T, D].
@@ -209,12 +197,13 @@ class Backbone:
             seen = 0 if cache is None else cache.get_seq_length()
             position_ids = torch.arange(x.shape[1], device=x.device)[None] + seen
         masks = self.masks(x, attention_mask, position_ids, cache)
-        turns = self.rotary(x, position_ids)
+        turns = {kind: self.kernels.turn(*turn) for kind, turn in self.rotary(x, position_ids).items()}
         return [Context(masks[kind], *turns[kind], position_ids, cache, dict(kwargs)) for kind in self.layer_types()]
 
     def head(self, x: torch.Tensor, logits_to_keep: int | torch.Tensor = 0) -> torch.Tensor:
         """Final norm and language-model head, x [B, T, D] -> logits [B, kept, V]."""
-        return self.model.get_output_embeddings()(keep_rows(self.decoder.norm(x), logits_to_keep))
+        states = keep_rows(self.decoder.norm(x), logits_to_keep)  # the norm's own call: readers of states hook it
+        return self.kernels.linear(self.model.get_output_embeddings(), states)
 
     # What families override.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from laval.blocks.block import Backbone
+from laval.blocks.kernels import STOCK, Kernels
 from laval.blocks.llama import Qwen2Block, Qwen3Block
 
 
@@ -15,15 +16,15 @@ class GemmaNorms:
     """Where Gemma's four norms stand: before and after each branch."""
 
     def attention_update(self, mixed: torch.Tensor) -> torch.Tensor:
-        return self.layer.post_attention_layernorm(super().attention_update(mixed))
+        return self.kernels.norm(self.layer.post_attention_layernorm, super().attention_update(mixed))
 
     def feed_norm(self, h: torch.Tensor) -> torch.Tensor:
         """The norm in front of the feed-forward network, h [..., D] -> u [..., D]."""
-        return self.layer.pre_feedforward_layernorm(h)
+        return self.kernels.norm(self.layer.pre_feedforward_layernorm, h)
 
     def feed_forward(self, u: torch.Tensor) -> torch.Tensor:
         """The feed-forward branch's residual update, its closing norm included, u [..., D] -> [..., D]."""
-        return self.layer.post_feedforward_layernorm(self.layer.mlp(u))
+        return self.kernels.norm(self.layer.post_feedforward_layernorm, super().feed_forward(u))
 
 
 class Gemma2Block(GemmaNorms, Qwen2Block):
@@ -45,8 +46,8 @@ class Gemma2Backbone(Backbone):
 
     Block = Gemma2Block
 
-    def __init__(self, model: torch.nn.Module):
-        super().__init__(model)
+    def __init__(self, model: torch.nn.Module, kernels: Kernels = STOCK):
+        super().__init__(model, kernels)
         if getattr(self.config, "use_bidirectional_attention", None):
             raise ValueError(
                 "use_bidirectional_attention is True, expected False: such a model is an encoder, and laval decides "

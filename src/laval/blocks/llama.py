@@ -48,10 +48,10 @@ class Qwen3Block(Qwen2Block):
     """Queries and keys are normalised per head."""
 
     def queries(self, z: torch.Tensor) -> torch.Tensor:
-        return self.attention.q_norm(super().queries(z))
+        return self.kernels.norm(self.attention.q_norm, super().queries(z))
 
     def keys(self, z: torch.Tensor) -> torch.Tensor:
-        return self.attention.k_norm(super().keys(z))
+        return self.kernels.norm(self.attention.k_norm, super().keys(z))
 
 
 class Qwen3Backbone(Qwen2Backbone):

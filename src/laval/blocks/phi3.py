@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch.nn import functional as F
 
-from laval.blocks.block import Context, rotate
+from laval.blocks.block import Context
 from laval.blocks.llama import MistralBackbone, MistralBlock
 
 
@@ -13,9 +12,10 @@ class Phi3Block(MistralBlock):
     """The fused weight is sliced, so rows that only have to be readable never pay for queries."""
 
     def compose(self, x: torch.Tensor, context: Context) -> torch.Tensor:
-        """The three steps over one fused product: bit for bit what `__call__` gives."""
+        """The three steps over one fused product: bit for bit what `stock` gives, with stock kernels."""
         # A product with a slice of the weight may sum in another order than the fused product: equal, not identical.
-        z = self.heads(self.attention.qkv_proj(self.norm(x))).transpose(1, 2)  # [B, H + 2 Hkv, T, Dh]
+        fused = self.kernels.linear(self.attention.qkv_proj, self.norm(x))
+        z = self.heads(fused).transpose(1, 2)  # [B, H + 2 Hkv, T, Dh]
         queries, keys, values = z.split(self.head_counts(), dim=1)
         h = x + self.attend_with(queries, self.remember(keys, values, context), context)
         return h + self.feed_forward(self.feed_norm(h))
@@ -31,14 +31,18 @@ class Phi3Block(MistralBlock):
 
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         width = cos.shape[-1]
-        return torch.cat((rotate(x[..., :width], cos, sin), x[..., width:]), dim=-1)
+        return torch.cat((super().rotate(x[..., :width], cos, sin), x[..., width:]), dim=-1)
 
     def attention_update(self, mixed: torch.Tensor) -> torch.Tensor:
         return self.layer.resid_attn_dropout(super().attention_update(mixed))
 
     def feed_forward(self, u: torch.Tensor) -> torch.Tensor:
         """The feed-forward branch's residual update, u [..., D] -> [..., D]."""
-        return self.layer.resid_mlp_dropout(self.layer.mlp(u))
+        return self.layer.resid_mlp_dropout(super().feed_forward(u))
+
+    def gate_up(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The two products in front of the activation of a gated feed-forward network."""
+        return self.kernels.linear(self.layer.mlp.gate_up_proj, u).chunk(2, dim=-1)
 
     def head_counts(self) -> list[int]:
         config = self.attention.config
@@ -50,7 +54,7 @@ class Phi3Block(MistralBlock):
         if type(fused) is not torch.nn.Linear:  # a LoRA or quantised projection has no plain weight to slice
             return self.heads(fused(z)).narrow(-2, first, count)
         width = self.attention.head_dim
-        return self.heads(F.linear(z, fused.weight.narrow(0, first * width, count * width)))
+        return self.heads(self.kernels.product(z, fused.weight.narrow(0, first * width, count * width)))
 
 
 class Phi3Backbone(MistralBackbone):

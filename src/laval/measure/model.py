@@ -47,7 +47,7 @@ def model_cost(
 def skip_shape(model) -> SkipShape | None:
     """The sizes of a model's plug-in; None where every token runs every layer."""
     layers = getattr(getattr(model, "policy", None), "layers", ())
-    if not layers or model.runtime == "dense":
+    if not layers or model.runtime in ("full", "dense"):
         return None
     method = model.config.build_method()
     if not isinstance(method, FlexiDepth):

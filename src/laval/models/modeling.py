@@ -11,14 +11,14 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
-from laval.blocks import backbone_of
+from laval.blocks import FEW_ROWS, backbone_of
 from laval.compat import cache_argument, output_field, pick_cache
 from laval.files import atomic_folder
 from laval.models.calls import attention_options, check_routes
 from laval.models.configuration import AdaptiveConfig
 from laval.models.thresholds import taus_of
 from laval.models.weights import WEIGHT_FILES, check_names
-from laval.runtime import STEPS, Recording, check_runtime, choose
+from laval.runtime import STEPS, Choice, Recording, check_runtime, choose, give_room
 from laval.skip import Route, SkipPolicy
 
 
@@ -32,7 +32,8 @@ class AdaptiveOutput(CausalLMOutputWithPast):
 class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
     """`base`: the untouched transformers model, under its own weight names. `policy`: who skips what.
 
-    `runtime` says how a forward is carried out: auto, masked, grouped, conditional or dense.
+    `runtime` says how a forward is carried out: auto, masked, grouped, conditional, full (every layer runs) or dense
+    (the untouched base). All but masked and dense use quick kernels for a few rows on a CPU, equal up to rounding.
     """
 
     config_class = AdaptiveConfig
@@ -48,6 +49,7 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
             self.policy.set_thresholds(config.taus)
         self.base = AutoModelForCausalLM.from_config(config.text_config) if base is None else base
         self.backbone = backbone_of(self.base)
+        self.quick = backbone_of(self.base, FEW_ROWS)
         self.runtime = "auto"
         self.recording: Recording | None = None
         self.tokenizer = None
@@ -122,22 +124,26 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
                 (),
             )
         else:
+            give_room(cache)
             x = self.backbone.embed(input_ids, inputs_embeds)  # [B, T, D]
-            contexts = self.backbone.contexts(x, attention_mask, position_ids, cache, **kwargs)
-            x, taken = self.run_layers(x, contexts, routes)
-            logits = self.backbone.head(x, logits_to_keep)  # [B, kept, V]
+            way = choose(self.runtime, x.shape[0] * x.shape[1], torch.is_grad_enabled(), x.device.type)
+            backbone = self.quick if way.quick else self.backbone
+            contexts = backbone.contexts(x, attention_mask, position_ids, cache, **kwargs)
+            x, taken = self.run_layers(way, backbone.blocks, x, contexts, routes)
+            logits = backbone.head(x, logits_to_keep)  # [B, kept, V]
         self.note(taken, input_ids if inputs_embeds is None else inputs_embeds)
         loss = self.language_loss(logits, labels, num_items_in_batch)
         return AdaptiveOutput(loss=loss, logits=logits, routes=taken, **output_field(cache))
 
-    def run_layers(self, x, contexts, routes=None) -> tuple[torch.Tensor, tuple[Route, ...]]:
+    def run_layers(self, way: Choice, blocks, x, contexts, routes=None) -> tuple[torch.Tensor, tuple[Route, ...]]:
         """All decoder layers on x [B, T, D], and the routes of those that may be skipped."""
-        step = STEPS[choose(self.runtime, x.shape[0] * x.shape[1], torch.is_grad_enabled()).step]
-        decided = {} if routes is None else check_routes(routes, self.policy.layers, x)
+        routed = () if way.step == "full" else self.policy.layers
+        decided = {} if routes is None else check_routes(routes, routed, x)
         taken = []
-        for block, context in zip(self.backbone.blocks, contexts, strict=True):
-            if block.index in self.policy.layers:
-                x, route = self.remat(block, step)(block, self.policy, x, context, decided.get(block.index))
+        for block, context in zip(blocks, contexts, strict=True):
+            if block.index in routed:
+                step = self.remat(block, STEPS[way.step])
+                x, route = step(block, self.policy, x, context, decided.get(block.index))
                 taken.append(route)
             else:
                 x = block(x, context)
@@ -151,12 +157,12 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
 
         def tensors(*arguments):
             x, route = step(*arguments)
-            return x, route.run, route.gate
+            return x, route.run, route.score
 
         def again(*arguments):
-            # Reentrant checkpointing gives gradients to plain tensors only, and a depth penalty needs the gate's.
-            x, run, gate = layer._gradient_checkpointing_func(tensors, *arguments)
-            return x, Route(run, gate)
+            # Reentrant checkpointing gives gradients to plain tensors only, and a depth penalty needs the score's.
+            x, run, score = layer._gradient_checkpointing_func(tensors, *arguments)
+            return x, Route(run, score)
 
         return again
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from laval.runtime.buffers import GrowingLayer, give_room
 from laval.runtime.choose import RUNTIMES, Choice, check_runtime, choose
 from laval.runtime.record import Recording
 from laval.runtime.steps import STEPS
 
-__all__ = ["RUNTIMES", "STEPS", "Choice", "Recording", "check_runtime", "choose"]
+__all__ = ["RUNTIMES", "STEPS", "Choice", "GrowingLayer", "Recording", "check_runtime", "choose", "give_room"]

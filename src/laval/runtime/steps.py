@@ -1,4 +1,4 @@
-"""Four ways to carry out one routed layer, equal in result given equal routes.
+"""Three ways to carry out one routed layer, equal in result given equal routes.
 
 Each takes a block, its policy, hidden states x [B, T, D], the layer's context, and optionally the run mask decided
 elsewhere; each returns the new hidden states and the route it took.
@@ -40,14 +40,20 @@ def conditional(block: Block, policy: SkipPolicy, x, context: Context, run=None)
     route = decide(block, policy, z, context, run)
     block = readable(block, policy, route)
     kv = block.keys_values(z, context)
-    if route.run.all():
+    ran = ayes(route.run)
+    if ran == route.run.numel():
         return run_all(block, x, z, kv, context, route), route
-    if route.run.any():
+    if ran:
         return scatter(block, policy, x, z, kv, context, route), route
     return skip_all(block, policy, x, route), route
 
 
 STEPS = {"masked": masked, "grouped": grouped, "conditional": conditional}
+
+
+def ayes(run: torch.Tensor) -> int:
+    """How many rows run; the one place where decoding waits for the decision."""
+    return int(run.item() if run.numel() == 1 else run.sum())
 
 
 def decide(block: Block, policy: SkipPolicy, z, context: Context, run) -> Route:

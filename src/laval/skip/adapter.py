@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from laval.ops.rows import project
+
 
 class Adapter(nn.Module):
     """u [..., D] -> update [..., D]: U (silu(G u) * D u), without bias; U starts at zero.
@@ -21,7 +23,7 @@ class Adapter(nn.Module):
         nn.init.zeros_(self.up_proj.weight)
 
     def forward(self, u: torch.Tensor) -> torch.Tensor:
-        return self.up_proj(F.silu(self.gate_proj(u)) * self.down_proj(u))
+        return project(self.up_proj, F.silu(project(self.gate_proj, u)) * project(self.down_proj, u))
 
 
 class NoAdapter(nn.Module):

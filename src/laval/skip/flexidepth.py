@@ -94,10 +94,6 @@ class FlexiDepthPolicy(SkipPolicy):
         """One tau per routed layer, each between 0 and 1."""
         self.thresholds = {layer: math.log(tau / (1 - tau)) for layer, tau in zip(self.layers, taus, strict=True)}
 
-    @property
-    def taus(self) -> tuple[float, ...]:
-        return tuple(1 / (1 + math.exp(-self.thresholds[layer])) for layer in self.layers)
-
     def score(self, index: int, z: torch.Tensor) -> torch.Tensor:
         """Router score of z [..., D] at layer `index`, [...]."""
         return self.routers[str(index)](z)
@@ -110,7 +106,7 @@ class FlexiDepthPolicy(SkipPolicy):
         return self.gated(self.score(index, z), run)
 
     def gated(self, score: torch.Tensor, run: torch.Tensor) -> Route:
-        return GATE_MODES[self.method.gate](run, score.sigmoid())
+        return GATE_MODES[self.method.gate](run, score)
 
     def adapt(self, index: int, u: torch.Tensor) -> torch.Tensor:
         return self.adapters[str(index)](u)

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from laval.ops.rows import rms_norm
+
 
 class Router(nn.Module):
     """z [..., D] -> score [...], in float32 or better: g = sigmoid(score).
@@ -27,25 +29,28 @@ class Router(nn.Module):
         nn.init.constant_(self.head.bias, start)
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
-        wide = torch.promote_types(z.dtype, torch.float32)  # decisions near the threshold flip in half precision
+        wide = wide_of(z)
         squeezed = self.squash(F.linear(z.to(wide), self.down.weight.to(wide)))  # [..., D/16]
-        return F.linear(squeezed, self.folded(wide), self.head.bias.to(wide)).squeeze(-1)
+        return squeezed @ self.folded(wide) + self.head.bias.to(wide)
 
     def folded(self, wide: torch.dtype) -> torch.Tensor:
-        """W_r W_up, [1, D/16]; without gradients it is kept until a weight changes."""
+        """W_r W_up, [D/16]; without gradients it is kept until a weight changes."""
         weights = (self.head.weight, self.up.weight)
         if torch.is_grad_enabled():
-            return weights[0].to(wide) @ weights[1].to(wide)
+            return self.fold(wide)
         key = (wide, *map(mark, weights))
         if key != self.kept[0]:
-            self.kept = (key, weights[0].to(wide) @ weights[1].to(wide))
+            self.kept = (key, self.fold(wide))
         return self.kept[1]
+
+    def fold(self, wide: torch.dtype) -> torch.Tensor:
+        return (self.head.weight.to(wide) @ self.up.weight.to(wide)).squeeze(0)
 
     def squash(self, e: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self.normalise(e))
 
     def normalise(self, e: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(e, e.shape[-1:], self.norm.to(e.dtype), self.eps)
+        return rms_norm(e, self.norm.to(e.dtype), self.eps)
 
 
 class TanhFirstRouter(Router):
@@ -65,8 +70,13 @@ class LinearRouter(nn.Module):
         nn.init.constant_(self.head.bias, start)
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
-        wide = torch.promote_types(z.dtype, torch.float32)
+        wide = wide_of(z)
         return F.linear(z.to(wide), self.head.weight.to(wide), self.head.bias.to(wide)).squeeze(-1)
+
+
+def wide_of(z: torch.Tensor) -> torch.dtype:
+    """float32 or better: decisions near the threshold flip in half precision."""
+    return z.dtype if z.dtype == torch.float64 else torch.float32
 
 
 def mark(weight: torch.Tensor) -> tuple:
