@@ -1,22 +1,13 @@
-"""The command line: `laval VERB`, one file per verb."""
+"""The command line: `laval VERB`, one file per verb, listed in verbs.py."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from laval import __version__
-from laval.commands.bench import bench
-from laval.commands.calibrate import calibrate
-from laval.commands.demo import demo
-from laval.commands.eval import evaluate
-from laval.commands.generate import generate
-from laval.commands.info import info
-from laval.commands.mistakes import explain, whole_lines
-from laval.commands.trace import trace
-from laval.commands.train import train
+from laval.commands.verbs import Verbs, add_verbs
 
 HELP = (
     "Transformers that spend less: fewer layers for the easy tokens.\n\n"
@@ -34,31 +25,6 @@ EXAMPLES = "\n\n".join(
         "[dim]laval VERB --help says more.[/]",
     ]
 )
-PANELS = {
-    "See": {"demo": demo, "generate": generate, "trace": trace, "info": info},
-    "Measure": {"eval": evaluate, "bench": bench},
-    "Make": {"train": train, "calibrate": calibrate},
-}
-
-
-class Verbs(TyperGroup):
-    """Mistakes of a user end in one line and exit code 2, Ctrl-C in a word and 130; `--debug` shows the traceback."""
-
-    def invoke(self, ctx):
-        try:
-            with whole_lines():
-                return super().invoke(ctx)
-        except KeyboardInterrupt:
-            explain("stopped", style="yellow")
-            raise typer.Exit(130) from None
-        except BrokenPipeError:  # the reader has seen enough
-            raise
-        except (ValueError, OSError) as error:
-            if ctx.params.get("debug"):
-                raise
-            explain(error)
-            raise typer.Exit(2) from None
-
 
 app = typer.Typer(
     name="laval",
@@ -88,9 +54,7 @@ def options(
     """What all verbs share; `Verbs` and `say_version` act on it."""
 
 
-for panel, verbs in PANELS.items():
-    for name, verb in verbs.items():
-        app.command(name, rich_help_panel=panel)(verb)
+add_verbs(app)
 
 
 def main() -> None:

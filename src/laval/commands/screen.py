@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from laval.evaluate.text import Text, tokenize
-from laval.models import AdaptiveForCausalLM, set_depth
-from laval.models.load import load
+if TYPE_CHECKING:  # torch takes seconds, and the help of a verb needs only the options below
+    import torch
+
+    from laval.evaluate.text import Text
+    from laval.models import AdaptiveForCausalLM
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="smollm2, a plug-in or model folder, or OWNER/NAME.", show_default=False)
@@ -66,6 +67,9 @@ def screen(as_json: bool) -> Iterator[Screen]:
 
 def open_model(name: str, depth: float | None, out: Screen) -> AdaptiveForCausalLM:
     """The model in eval mode, set to `depth`. ValueError as `load` and `set_depth`."""
+    from laval.models import set_depth
+    from laval.models.load import load
+
     with out.console.status(f"loading {name}"):
         model = load(name)
     if depth is not None:
@@ -147,6 +151,8 @@ def check_page(path: Path) -> Path:
 
 def held_out(model: AdaptiveForCausalLM, limit: int | None = None) -> Text:
     """The small text that comes with the package, written for it and part of no training set."""
+    from laval.evaluate.text import tokenize
+
     text = (files("laval.commands") / "data" / "held_out.txt").read_text(encoding="utf-8")
     return tokenize(text, tokenizer_of(model), limit)
 

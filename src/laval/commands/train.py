@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich.table import Table
 from typer import Argument, Option
 
 from laval.commands.screen import Json, screen
 from laval.config import load_config
-from laval.train.recipe import Recipe
+
+if TYPE_CHECKING:
+    from laval.train.recipe import Recipe
 
 
 def train(
@@ -24,9 +26,11 @@ def train(
 ) -> None:
     """Train a plug-in by a recipe; a stopped run goes on where it was."""
     with screen(json) as out:
+        from laval.train.recipe import Recipe  # torch and the Trainer take seconds to import
+
         wanted = load_config(Recipe, recipe, set_ or ())
         check(wanted, resume)
-        from laval.train import finish, run  # the Trainer takes seconds to import
+        from laval.train import finish, run
 
         with out.console.status(f"loading {wanted.model}"):
             model = run.model_for(wanted)
