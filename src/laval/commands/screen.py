@@ -121,15 +121,10 @@ def encodable(text: str) -> bool:
 
 
 def check_room(prompt: int, new: int, context: int) -> None:
-    if prompt > context:
-        raise ValueError(
-            f"prompt has {prompt} tokens; expected at most {context}, the model's context length: shorten it"
-        )
-    if prompt + new > context:
-        raise ValueError(
-            f"prompt ({prompt} tokens) and {new} new tokens exceed the model's context length of {context}; "
-            f"ask for at most {context - prompt} new tokens, or shorten the prompt"
-        )
+    """As `generate` does, but before anything else. ValueError."""
+    from laval.models import generation
+
+    generation.check_room(prompt, new, context)
 
 
 def window(length: int | None, model: AdaptiveForCausalLM) -> int:
