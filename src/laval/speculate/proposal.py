@@ -1,0 +1,38 @@
+"""What drafts hand over, and what the dense model made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Tokens that may come next. sources: which draft each comes from.
+
+    probabilities [k, V]: the distributions that the tokens were drawn from; None for a draft that does not draw.
+    """
+
+    tokens: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+    probabilities: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The tokens that the dense model puts after a text: `accepted` proposed ones, then one of its own.
+
+    tied: the next token after these cannot be told from rounded logits (greedy only); then `tokens` are all proposed
+    ones, and the model's own is still to be found.
+    """
+
+    tokens: tuple[int, ...]
+    accepted: int
+    tied: bool = False
+
+
+NOTHING = Proposal()
