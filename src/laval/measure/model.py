@@ -9,6 +9,8 @@ import numpy as np
 from laval.measure.cost import Cost, Rates, cost
 from laval.measure.machine import machine_peaks
 from laval.measure.shape import LayerShape, SkipShape
+from laval.measure.storage import Int8Shape, WideSkip, with_bytes
+from laval.models.quantise import is_quantised
 from laval.models.thresholds import logit, taus_of
 from laval.skip import DropLayers, FlexiDepth, RandomRoutes
 
@@ -31,17 +33,15 @@ def model_cost(
     Errors: ValueError for a depth out of reach, or one that is neither given nor calibrated.
     """
     base = getattr(model, "base", model)
-    skip = skip_shape(model)
-    return cost(
-        LayerShape.from_config(base.config),
-        skip,
-        shares(model, depth, run_share) if skip else 1.0,
-        batch=batch,
-        prompt=prompt,
-        new=new,
-        dtype_bytes=base.dtype.itemsize,
-        peaks=machine_peaks(base.device, base.dtype) if peaks is None else peaks,
-    )
+    shape, skip, wide = LayerShape.from_config(base.config), skip_shape(model), base.dtype.itemsize
+    share = shares(model, depth, run_share) if skip else 1.0
+    peaks = machine_peaks(base.device, base.dtype) if peaks is None else peaks
+    sizes = {"batch": batch, "prompt": prompt, "new": new, "kv_dtype_bytes": wide, "peaks": peaks}
+    counted = cost(shape, skip, share, **sizes, dtype_bytes=wide)
+    if not is_quantised(base):
+        return counted
+    stored = cost(Int8Shape.of(shape, wide), skip and WideSkip.of(skip, wide), share, **sizes, dtype_bytes=1)
+    return with_bytes(counted, stored)
 
 
 def skip_shape(model) -> SkipShape | None:

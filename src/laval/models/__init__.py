@@ -7,6 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from laval.models.attach import attach
 from laval.models.configuration import AdaptiveConfig
 from laval.models.modeling import AdaptiveForCausalLM, AdaptiveOutput
+from laval.models.quantise import quantise
 from laval.models.switches import dense, recording, set_depth, using
 
 AutoConfig.register(AdaptiveConfig.model_type, AdaptiveConfig, exist_ok=True)
@@ -18,6 +19,7 @@ __all__ = [
     "AdaptiveOutput",
     "attach",
     "dense",
+    "quantise",
     "recording",
     "set_depth",
     "using",

@@ -13,6 +13,7 @@ from laval.models.base import ACCEPTED, fetch_folder, load_tokenizer, read_model
 from laval.models.configuration import AdaptiveConfig
 from laval.models.modeling import AdaptiveForCausalLM
 from laval.models.plugin import load_plugin
+from laval.models.quantise import quantise
 from laval.models.record import RECORD
 from laval.models.released import MODEL_TYPE, load_released
 from laval.models.smollm2 import quiet
@@ -20,17 +21,30 @@ from laval.models.weights import explained, read_json
 from laval.skip import DropLayers
 
 DEFAULT, SHIPPED = "smollm2", "smollm2-135m-instruct"
+WEIGHTS = (None, "int8")
 
 
 def load(
-    name_or_folder: str | Path, base: PreTrainedModel | None = None, dtype: torch.dtype = torch.float32
+    name_or_folder: str | Path,
+    base: PreTrainedModel | None = None,
+    dtype: torch.dtype = torch.float32,
+    weights: str | None = None,
 ) -> AdaptiveForCausalLM:
     """An adaptive model in eval mode, with `.tokenizer` where there is one.
 
     name_or_folder: "smollm2" (the default model with its shipped plug-in), a plug-in, a whole adaptive model, the
     released FlexiDepth layout, or a stock model of a known family (which skips nothing); a folder, or OWNER/NAME on
-    the hub. base: for plug-ins only, instead of the one they name. ValueError that says what was looked for.
+    the hub. base: for plug-ins only, instead of the one they name. weights: "int8" to `quantise` them (inference
+    only), None to leave them in dtype. ValueError that says what was looked for.
     """
+    if weights not in WEIGHTS:
+        raise ValueError(f'weights is {weights!r}; expected "int8", or None for weights in dtype')
+    model = load_any(name_or_folder, base, dtype)
+    return model if weights is None else quantise(model)
+
+
+def load_any(name_or_folder: str | Path, base: PreTrainedModel | None, dtype: torch.dtype) -> AdaptiveForCausalLM:
+    """What `load` loads, in dtype."""
     if str(name_or_folder) == DEFAULT:
         return load_plugin(shipped_folder(), base, dtype=dtype)
     folder = fetch_folder(name_or_folder)

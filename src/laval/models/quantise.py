@@ -1,0 +1,76 @@
+"""A model whose weights take 8 bits: for inference, where decoding waits for weights to be read."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import nn
+
+from laval.models.checks import check_adaptive
+from laval.models.modeling import AdaptiveForCausalLM
+from laval.ops import int8
+
+
+class Int8Linear(nn.Module):
+    """`nn.Linear` over int8 weights [O, I] with one scale per output [O]; the bias stays as it was. Inference only.
+
+    ValueError when a gradient is asked for, or its state, which nobody could load again.
+    """
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight, scale = int8.quantise(linear.weight)
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale)
+        self.register_parameter("bias", linear.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.requires_grad:
+            raise ValueError(
+                "weights are int8, for inference only, and a gradient is asked for; expected torch.no_grad(), or, to "
+                "train, the model before laval.quantise"
+            )
+        return int8.linear(x, self.weight, self.scale, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        raise ValueError(
+            f"{prefix}weight is int8, and models are saved as they were trained; expected the model before "
+            'laval.quantise. A plug-in alone can be saved, and laval.load(NAME, weights="int8") quantises as it loads'
+        )
+
+
+def quantise(model: AdaptiveForCausalLM) -> AdaptiveForCausalLM:
+    """A copy of `model` for inference whose matrices are int8 with a scale per output; `model` is left as it was.
+
+    Quantised: every linear module of the base, the head's copy of a tied embedding too. As they were, and shared with
+    `model`: embeddings, norms and biases. Routers and adapters are copied, for they are small and decide. Inside
+    `laval.dense(...)` the copy is its own base, quantised. On a GPU it saves memory and no time.
+    Errors: TypeError for a model that is not adaptive, ValueError for one that is quantised already.
+    """
+    check_adaptive(model)
+    if is_quantised(model):
+        raise ValueError("model is quantised already; expected one with weights as they were trained")
+    copied = deepcopy(model, kept(model)).eval()
+    copied.policy.requires_grad_(False)
+    for config in (copied.config, copied.config.text_config, copied.base.config):
+        config.tie_word_embeddings = False
+    for module in list(copied.base.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Linear:
+                setattr(module, name, Int8Linear(child))
+    return copied
+
+
+def kept(model: AdaptiveForCausalLM) -> dict:
+    """What a copy of `model` shares with it, as `deepcopy` wants to be told: the base's tensors, without gradients."""
+    shared = {id(each): each for each in (*model.base.buffers(), model.tokenizer)}
+    return shared | {id(each): nn.Parameter(each.detach(), requires_grad=False) for each in model.base.parameters()}
+
+
+def is_quantised(model) -> bool:
+    return any(isinstance(module, Int8Linear) for module in model.modules())
