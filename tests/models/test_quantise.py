@@ -144,6 +144,16 @@ def test_the_module_is_its_naive_twin():
         assert torch.equal(ours.double()(x.double()), expected)
 
 
+def test_a_method_can_be_attached_to_a_quantised_base():
+    model = quantise(routed(tiny_model("llama", tie_word_embeddings=True)))
+    before = logits_of(model)
+    other = attach(model, DropLayers((1,)))
+    assert other.base.lm_head.weight.dtype == torch.int8 and is_quantised(other)
+    with using(other, "full"), using(model, "full"):
+        assert torch.equal(logits_of(other), logits_of(model))
+    assert torch.equal(logits_of(model), before)
+
+
 def test_gradients_and_saving_are_refused_by_name(tmp_path):
     model = quantise(routed())
     embeds = model.get_input_embeddings()(prompt()).detach().requires_grad_()

@@ -57,13 +57,20 @@ def quantise(model: AdaptiveForCausalLM) -> AdaptiveForCausalLM:
         raise ValueError("model is quantised already; expected one with weights as they were trained")
     copied = deepcopy(model, kept(model)).eval()
     copied.policy.requires_grad_(False)
-    for config in (copied.config, copied.config.text_config, copied.base.config):
-        config.tie_word_embeddings = False
+    untie(copied)
     for module in list(copied.base.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:
                 setattr(module, name, Int8Linear(child))
     return copied
+
+
+def untie(model: AdaptiveForCausalLM) -> None:
+    """Head and embedding go separate ways, also when a model is made anew around the base."""
+    for config in (model.config, model.config.text_config, model.base.config):
+        config.tie_word_embeddings = False
+    for each in (model, model.base):
+        each.all_tied_weights_keys = {}
 
 
 def kept(model: AdaptiveForCausalLM) -> dict:
