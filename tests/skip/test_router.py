@@ -19,7 +19,7 @@ def router():
 
 
 def unfolded(router, z):
-    return router.head(router.up(router.squash(router.down(z)))).squeeze(-1)
+    return router.head(router.up(router.squash(router.down(z), router.normalise))).squeeze(-1)
 
 
 def halve(router):

@@ -11,6 +11,7 @@ import torch
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
 from laval.blocks.kernels import STOCK, Kernels
+from laval.blocks.parts import Parts
 from laval.blocks.seats import seats
 from laval.compat import cache_argument, keep_rows, mask_argument, update_cache
 
@@ -119,6 +120,22 @@ class Block:
     def attention_options(self) -> dict:
         """What this family's attention hands the attention function beyond scaling and dropout."""
         return {}
+
+    def parts(self) -> Parts | None:
+        """The layer's modules by what they do, for `Lane`; None if their arrangement is not the plain one."""
+        layer, attention, mlp = self.layer, self.attention, self.layer.mlp
+        return Parts(
+            norm=layer.input_layernorm,
+            queries=attention.q_proj,
+            keys=attention.k_proj,
+            values=attention.v_proj,
+            output=attention.o_proj,
+            feed_norm=layer.post_attention_layernorm,
+            gate=mlp.gate_proj,
+            up=mlp.up_proj,
+            down=mlp.down_proj,
+            activation=mlp.act_fn,
+        )
 
     # The machinery shared by all families.
 

@@ -5,15 +5,27 @@ Gemma 2 soft-caps the attention scores; Gemma 3 normalises queries and keys and 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from laval.blocks.block import Backbone
 from laval.blocks.kernels import STOCK, Kernels
 from laval.blocks.llama import Qwen2Block, Qwen3Block
+from laval.blocks.parts import Parts
 
 
 class GemmaNorms:
     """Where Gemma's four norms stand: before and after each branch."""
+
+    def parts(self) -> Parts | None:
+        layer = self.layer
+        return replace(
+            super().parts(),
+            output_norm=layer.post_attention_layernorm,
+            feed_norm=layer.pre_feedforward_layernorm,
+            down_norm=layer.post_feedforward_layernorm,
+        )
 
     def attention_update(self, mixed: torch.Tensor) -> torch.Tensor:
         return self.kernels.norm(self.layer.post_attention_layernorm, super().attention_update(mixed))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from laval.blocks.block import Backbone, Block
+from laval.blocks.parts import Parts
 
 
 class LlamaBackbone(Backbone):
@@ -46,6 +49,9 @@ class Qwen2Backbone(Backbone):
 
 class Qwen3Block(Qwen2Block):
     """Queries and keys are normalised per head."""
+
+    def parts(self) -> Parts | None:
+        return replace(super().parts(), query_norm=self.attention.q_norm, key_norm=self.attention.k_norm)
 
     def queries(self, z: torch.Tensor) -> torch.Tensor:
         return self.kernels.norm(self.attention.q_norm, super().queries(z))

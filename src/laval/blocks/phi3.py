@@ -33,6 +33,9 @@ class Phi3Block(MistralBlock):
         width = cos.shape[-1]
         return torch.cat((super().rotate(x[..., :width], cos, sin), x[..., width:]), dim=-1)
 
+    def parts(self) -> None:
+        """None: the fused projections are no modules of their own."""
+
     def attention_update(self, mixed: torch.Tensor) -> torch.Tensor:
         return self.layer.resid_attn_dropout(super().attention_update(mixed))
 

@@ -16,9 +16,11 @@ from laval.compat import cache_argument, output_field, pick_cache
 from laval.files import atomic_folder
 from laval.models.calls import attention_options, check_routes
 from laval.models.configuration import AdaptiveConfig
+from laval.models.generation import WithinContext
 from laval.models.thresholds import taus_of
 from laval.models.weights import WEIGHT_FILES, check_names
 from laval.runtime import STEPS, Choice, Recording, check_runtime, choose, give_room
+from laval.runtime.decoder import Decoder, Decoders, suits
 from laval.skip import Route, SkipPolicy
 
 
@@ -29,7 +31,7 @@ class AdaptiveOutput(CausalLMOutputWithPast):
     routes: tuple[Route, ...] | None = None
 
 
-class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
+class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
     """`base`: the untouched transformers model, under its own weight names. `policy`: who skips what.
 
     `runtime` says how a forward is carried out: auto, masked, grouped, conditional, full (every layer runs) or dense
@@ -50,6 +52,7 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
         self.base = AutoModelForCausalLM.from_config(config.text_config) if base is None else base
         self.backbone = backbone_of(self.base)
         self.quick = backbone_of(self.base, FEW_ROWS)
+        self.decoders = Decoders()
         self.runtime = "auto"
         self.recording: Recording | None = None
         self.tokenizer = None
@@ -126,10 +129,16 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
         else:
             give_room(cache)
             x = self.backbone.embed(input_ids, inputs_embeds)  # [B, T, D]
-            way = choose(self.runtime, x.shape[0] * x.shape[1], torch.is_grad_enabled(), x.device.type)
+            way = choose(
+                self.runtime, x.shape[0] * x.shape[1], torch.is_grad_enabled() or self.training, x.device.type
+            )
             backbone = self.quick if way.quick else self.backbone
             contexts = backbone.contexts(x, attention_mask, position_ids, cache, **kwargs)
-            x, taken = self.run_layers(way, backbone.blocks, x, contexts, routes)
+            decoder = self.decoder(way, x, contexts, cache) if routes is None else None
+            if decoder is None:
+                x, taken = self.run_layers(way, backbone.blocks, x, contexts, routes)
+            else:
+                x, taken = self.decode(decoder, way, x, contexts, cache)
             logits = backbone.head(x, logits_to_keep)  # [B, kept, V]
         self.note(taken, input_ids if inputs_embeds is None else inputs_embeds)
         loss = self.language_loss(logits, labels, num_items_in_batch)
@@ -148,6 +157,17 @@ class AdaptiveForCausalLM(PreTrainedModel, GenerationMixin):
             else:
                 x = block(x, context)
         return x, tuple(taken)
+
+    def decoder(self, way: Choice, x, contexts, cache) -> Decoder | None:
+        """What decodes this one token quickest, or None where that is no special case."""
+        if not way.quick or way.step not in ("full", "conditional") or not suits(x, contexts, cache):
+            return None
+        return self.decoders.of(self, cache)
+
+    def decode(self, decoder: Decoder, way: Choice, x, contexts, cache) -> tuple[torch.Tensor, tuple[Route, ...]]:
+        """`run_layers` for one token x [1, 1, D]."""
+        x, taken = getattr(decoder, way.step)(x.view(-1), contexts, cache)
+        return x.view(1, 1, -1), taken
 
     def remat(self, block, step):
         """The step itself, or under gradient checkpointing the step computed again in the backward pass."""

@@ -19,6 +19,7 @@ class GrowingLayer(DynamicLayer):
         super().__init__()
         self.spare = spare
         self.buffers: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.own: torch.Tensor | None = None  # the keys as this layer left them
 
     def update(self, key_states, value_states, *args, **kwargs):
         """Append keys and values [B, Hkv, T, Dh]; returns all of them. Gradients keep to transformers' own way."""
@@ -34,11 +35,25 @@ class GrowingLayer(DynamicLayer):
             append(buffer, new, seen, total)
             for buffer, new in zip(self.buffers, (key_states, value_states), strict=True)
         )
+        self.own = self.keys
+        return self.keys, self.values
+
+    def append_row(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`update` for one token of one sequence, key and value [Hkv, Dh], with fewer operations."""
+        seen = 0 if self.own is None else self.own.shape[2]
+        # also when something else was done to the cache since the last row
+        if self.own is None or self.keys is not self.own or seen == self.buffers[0].shape[2]:
+            return self.update(key[None, :, None], value[None, :, None])
+        (keys, values), total = self.buffers, seen + 1
+        keys[0].select(1, seen).copy_(key)
+        values[0].select(1, seen).copy_(value)
+        self.keys = self.own = keys.narrow(2, 0, total)
+        self.values = values.narrow(2, 0, total)
         return self.keys, self.values
 
     def reset(self) -> None:
         super().reset()
-        self.buffers = None
+        self.buffers = self.own = None
 
     def has_room(self, total: int) -> bool:
         """Whether keys and values still lie in the buffers, and `total` tokens fit."""

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from laval.ops.one_row import Map, map_of
 from laval.ops.rows import project
 
 
@@ -25,9 +26,17 @@ class Adapter(nn.Module):
     def forward(self, u: torch.Tensor) -> torch.Tensor:
         return project(self.up_proj, F.silu(project(self.gate_proj, u)) * project(self.down_proj, u))
 
+    def single(self) -> Map:
+        """The same for one row u [D]."""
+        gate, inner, up = map_of(self.gate_proj), map_of(self.down_proj), map_of(self.up_proj)
+        return lambda u: up(F.silu(gate(u)).mul_(inner(u)))
+
 
 class NoAdapter(nn.Module):
     """The ablation: a skipping token is left as it is."""
 
     def forward(self, u: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(u)
+
+    def single(self) -> Map:
+        return torch.zeros_like

@@ -12,9 +12,11 @@ from torch import nn
 from laval.blocks import Context
 from laval.blocks.hidden import check_hiding
 from laval.skip.adapter import Adapter, NoAdapter
-from laval.skip.policy import SkipPolicy, check_layers, is_number, is_whole
+from laval.skip.policy import Single, SkipPolicy, check_layers, is_number, is_whole
 from laval.skip.route import GATE_MODES, Route
-from laval.skip.router import ROUTERS
+from laval.skip.router import ROUTERS, wide_of
+
+ANSWERS = {ran: torch.tensor([[ran]]) for ran in (True, False)}  # [1, 1]
 
 
 @dataclass(frozen=True)
@@ -110,3 +112,21 @@ class FlexiDepthPolicy(SkipPolicy):
 
     def adapt(self, index: int, u: torch.Tensor) -> torch.Tensor:
         return self.adapters[str(index)](u)
+
+    def single(self, index: int) -> Single:
+        return FlexiSingle(self, index)
+
+
+class FlexiSingle(Single):
+    """Router and adapter of one layer in the fewest operations, where both are the plain ones."""
+
+    def __init__(self, policy: FlexiDepthPolicy, index: int):
+        super().__init__(policy, index)
+        self.score = policy.routers[str(index)].single()
+        self.adapt = policy.adapters[str(index)].single()
+        self.gate = GATE_MODES[policy.method.gate]
+
+    def decide(self, z: torch.Tensor, context) -> tuple[bool, Route]:
+        score = self.score(z)
+        ran = score > self.policy.thresholds[self.index]
+        return ran, self.gate(ANSWERS[ran], torch.full((1, 1), score, dtype=wide_of(z)))

@@ -61,3 +61,23 @@ class SkipPolicy(nn.Module):
     def adapt(self, index: int, u: torch.Tensor) -> torch.Tensor:
         """What skipping rows u [..., D] (feed-forward norm applied) add instead of the layer's updates."""
         return torch.zeros_like(u)
+
+    def single(self, index: int) -> Single:
+        """The same answers for one row at layer `index`."""
+        return Single(self, index)
+
+
+class Single:
+    """A policy's answers at one layer for one token, a plain vector [D]: here its ordinary ones."""
+
+    def __init__(self, policy: SkipPolicy, index: int):
+        self.policy, self.index = policy, index
+
+    def decide(self, z: torch.Tensor, context: Context) -> tuple[bool, Route]:
+        """Whether z [D] runs the layer, and the record of it."""
+        route = self.policy.route(self.index, z.view(1, 1, -1), context)
+        return bool(route.run), route
+
+    def adapt(self, u: torch.Tensor) -> torch.Tensor:
+        """What a skipping row u [D] adds."""
+        return self.policy.adapt(self.index, u.view(1, 1, -1)).view(-1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from laval.ops.rows import rms_norm
+from laval.ops.one_row import Map
+from laval.ops.rows import linear, one_row_rms_norm, rms_norm
 
 
 class Router(nn.Module):
@@ -30,8 +33,20 @@ class Router(nn.Module):
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         wide = wide_of(z)
-        squeezed = self.squash(F.linear(z.to(wide), self.down.weight.to(wide)))  # [..., D/16]
-        return squeezed @ self.folded(wide) + self.head.bias.to(wide)
+        squeezed = self.squash(linear(z.to(wide), self.down.weight.to(wide)), self.normalise)  # [..., D/16]
+        return (squeezed * self.folded(wide)).sum(-1) + self.head.bias.to(wide)
+
+    def single(self) -> Callable[[torch.Tensor], float]:
+        """The same for one row z [D]; of the weights as they are now."""
+        wide, eps = wide_of(self.down.weight), self.eps
+        with torch.no_grad():
+            down, norm, vector = self.down.weight.to(wide), self.norm.to(wide), self.fold(wide)
+            bias = float(self.head.bias)
+
+        def normalise(e: torch.Tensor) -> torch.Tensor:
+            return one_row_rms_norm(e, norm, eps)
+
+        return lambda z: float(self.squash(down.mv(z.to(wide)), normalise).dot(vector)) + bias
 
     def folded(self, wide: torch.dtype) -> torch.Tensor:
         """W_r W_up, [D/16]; without gradients it is kept until a weight changes."""
@@ -46,8 +61,8 @@ class Router(nn.Module):
     def fold(self, wide: torch.dtype) -> torch.Tensor:
         return (self.head.weight.to(wide) @ self.up.weight.to(wide)).squeeze(0)
 
-    def squash(self, e: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.normalise(e))
+    def squash(self, e: torch.Tensor, normalise: Map) -> torch.Tensor:
+        return torch.tanh(normalise(e))
 
     def normalise(self, e: torch.Tensor) -> torch.Tensor:
         return rms_norm(e, self.norm.to(e.dtype), self.eps)
@@ -56,8 +71,8 @@ class Router(nn.Module):
 class TanhFirstRouter(Router):
     """The order of the paper's text: RMSNorm(tanh(W_down z))."""
 
-    def squash(self, e: torch.Tensor) -> torch.Tensor:
-        return self.normalise(torch.tanh(e))
+    def squash(self, e: torch.Tensor, normalise: Map) -> torch.Tensor:
+        return normalise(torch.tanh(e))
 
 
 class LinearRouter(nn.Module):
@@ -72,6 +87,12 @@ class LinearRouter(nn.Module):
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         wide = wide_of(z)
         return F.linear(z.to(wide), self.head.weight.to(wide), self.head.bias.to(wide)).squeeze(-1)
+
+    def single(self) -> Callable[[torch.Tensor], float]:
+        """The same for one row z [D]; of the weights as they are now."""
+        wide = wide_of(self.head.weight)
+        vector, bias = self.head.weight.detach().to(wide).squeeze(0), float(self.head.bias)
+        return lambda z: float(vector.dot(z.to(wide))) + bias
 
 
 def wide_of(z: torch.Tensor) -> torch.dtype:

@@ -1,0 +1,51 @@
+"""Modules as maps of one row, a plain vector, in the fewest operations: equal to the modules up to rounding.
+
+A map keeps views of the weights it was made from: changes in place are seen, a replaced weight is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from laval.ops.rows import PLAIN_DTYPES, parted
+
+Map = Callable[[torch.Tensor], torch.Tensor]
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary position embedding of x [H, Dh] by cos and sin [Dh], the sign of the swapped half in the sine."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
+
+
+def map_of(module: nn.Module) -> Map:
+    """A projection [I] -> [O]: for a plain linear module a view of its weight, read by every core."""
+    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    parts = parted(weight.shape[0], torch.get_num_threads()) if type(module) is nn.Linear else 1
+    if parts == 1 or weight.dtype not in PLAIN_DTYPES or not weight.is_contiguous():
+        return lambda x: module(x.view(1, 1, -1)).view(-1)
+    matrices = weight.detach().view(parts, -1, weight.shape[1])  # [P, O / P, I]
+    size, steps = (parts, weight.shape[1], 1), (0, 1, weight.shape[1])
+    if bias is None:
+        return lambda x: torch.bmm(matrices, x.as_strided(size, steps)).view(-1)
+    bias = bias.detach()
+    return lambda x: torch.bmm(matrices, x.as_strided(size, steps)).view(-1).add_(bias)
+
+
+def norm_of(module: nn.Module | None, dtype: torch.dtype) -> Map | None:
+    """An RMSNorm over the last axis; other norms, and other dtypes than float32, by the module itself."""
+    eps = getattr(module, "variance_epsilon", None)  # Gemma's norms have another name for it, and add 1
+    if module is None or eps is None or dtype != torch.float32 or module.weight.dtype != dtype:
+        return module
+    weight = module.weight.detach()
+    width = weight.numel()
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        if x.dim() > 1:  # heads
+            return F.rms_norm(x, weight.shape, weight, eps)
+        return (x * weight).mul_((float(x.dot(x)) / width + eps) ** -0.5)
+
+    return norm
