@@ -10,11 +10,13 @@ import torch
 from typer import Argument, Option
 
 from laval.commands.screen import Depth, Json, Model, Screen, depth_line, open_model, prompt_ids, screen
-from laval.commands.stream import floor_of, streamed
+from laval.commands.stream import PlainStream, floor_of, streamed
 from laval.models import dense as untouched
 from laval.report import depth_legend, layer_bars
 from laval.report.tracing import Generation
 from laval.skip.fixed import check_seed
+from laval.speculate import LosslessGeneration, lossless
+from laval.speculate.refuse import check_draft
 
 COLDEST = 1e-3  # below it scores divided by the temperature leave the range of half precision
 
@@ -35,14 +37,25 @@ def generate(
     temperature: Annotated[float, Option(min=0, help="0: always the most likely token.")] = 0.0,
     top_p: Annotated[float, Option(min=0, max=1, help="Sample from the likeliest tokens of this mass.")] = 1.0,
     seed: Annotated[int, Option(help="Of sampling.")] = 0,
+    exactly: Annotated[
+        bool, Option("--lossless", help="The dense model's own text, in fewer passes: drafts propose, it verifies.")
+    ] = False,
+    draft: Annotated[
+        str, Option(metavar="NAME", help="With --lossless, who proposes: auto, skip, exit, lookup or none.")
+    ] = "auto",
     json: Json = False,
 ) -> None:
     """Answer a prompt, and show the layers each token took."""
     with screen(json) as out:
         check_seed(seed)
+        check_lossless(exactly, draft, dense, show_depth)
         adaptive = open_model(model, depth, out)
         ids = prompt_ids(adaptive, prompt, chat, max_new_tokens)
         torch.manual_seed(seed)
+        if exactly:
+            made = verified(adaptive, ids, out, draft, max_new_tokens=max_new_tokens, **sampling(temperature, top_p))
+            out.document = account_of(model, adaptive, made, ids.shape[1])
+            return
         with untouched(adaptive) if dense else nullcontext():
             made = streamed(
                 adaptive, ids, out.console, show_depth, max_new_tokens=max_new_tokens, **sampling(temperature, top_p)
@@ -51,6 +64,33 @@ def generate(
         if show_depth:
             show(out, adaptive, new)
         out.document = document(model, made, ids.shape[1], new)
+
+
+def check_lossless(exactly: bool, draft: str, dense: bool, show_depth: bool) -> None:
+    """ValueError for options that contradict each other."""
+    if not exactly:
+        if draft != "auto":
+            raise ValueError(f"draft is {draft!r} without --lossless; expected --lossless as well, or no --draft")
+        return
+    check_draft(draft)
+    for name, given in (("--dense", dense), ("--show-depth", show_depth)):
+        if given:
+            raise ValueError(
+                f"{name} and --lossless were both given; every layer runs for lossless text: leave one out"
+            )
+
+
+def verified(model, ids: torch.Tensor, out: Screen, draft: str, **options) -> LosslessGeneration:
+    """Lossless text as it comes, and then what it took."""
+    made = lossless(model, ids, draft, streamer=PlainStream(model, out.console), **options)
+    out.say(f"\n{made.account.line()}")
+    return made
+
+
+def account_of(name: str, model, made: LosslessGeneration, prompt: int) -> dict:
+    new = made.ids[0, prompt:]
+    text = model.tokenizer.decode(new, skip_special_tokens=True)
+    return {"model": name, "text": text, "prompt_tokens": prompt, "lossless": True} | made.account.to_dict()
 
 
 def sampling(temperature: float, top_p: float) -> dict:

@@ -57,6 +57,25 @@ class Stream(BaseStreamer):
         return self.model.tokenizer.decode(self.ids, skip_special_tokens=True)
 
 
+class PlainStream(Stream):
+    """Prints every token at once, without its depth."""
+
+    def __init__(self, model, console: Console):
+        super().__init__(model, console, show=False)
+
+    def put(self, value) -> None:
+        if not self.prompted:
+            self.prompted = True
+            return
+        self.ids.append(int(value))
+        self.print(0)
+
+    def end(self) -> None:
+        """What waited for the rest of its character, and the end of the line."""
+        self.print(0, last=True)
+        self.console.print()
+
+
 def streamed(model, ids, console: Console, show: bool, **options) -> Generation:
     """Generate after ids [1, T] and print as it comes; `options` as of `generate`."""
     stream = Stream(model, console, show)

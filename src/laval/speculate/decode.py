@@ -35,16 +35,16 @@ EXPERIENCE: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def lossless(
-    model: AdaptiveForCausalLM, input_ids: torch.Tensor, draft: str = "auto", **options
+    model: AdaptiveForCausalLM, input_ids: torch.Tensor, draft: str = "auto", streamer=None, **options
 ) -> LosslessGeneration:
     """Generate after input_ids [1, T] what the dense model would, in fewer dense passes.
 
     Greedy: the same tokens. Sampling: the same distribution. draft: auto, skip (the skipping model), exit (its first
-    layers), lookup (what followed the same words before) or none. options: of `generate`, streamer included.
+    layers), lookup (what followed the same words before) or none. streamer, options: as of `generate`.
     ValueError for batches, pads, beams and whatever else cannot be followed exactly; TypeError for other models.
     """
     check_adaptive(model)
-    decoder = Lossless(draft)
+    decoder = Lossless(draft, streamer)
     ids = model.generate(input_ids, custom_generate=decoder, **options)
     return LosslessGeneration(ids, decoder.account)
 
@@ -52,11 +52,12 @@ def lossless(
 class Lossless:
     """A decoding method for `generate(custom_generate=Lossless("auto"))`; `account` says how the last call went.
 
-    depth: of the skipping draft, on the budget curve. exit_layers: of the early exit.
+    streamer: given here, for transformers does not hand its own on to a method like this one. depth: of the skipping
+    draft, on the budget curve. exit_layers: of the early exit.
     """
 
-    def __init__(self, draft: str = "auto", depth: float | None = None, exit_layers: int | None = None):
-        self.draft = check_draft(draft)
+    def __init__(self, draft="auto", streamer=None, depth: float | None = None, exit_layers: int | None = None):
+        self.draft, self.streamer = check_draft(draft), streamer
         self.depth, self.exit_layers = depth, exit_layers
         self.account = Account()
 
@@ -68,25 +69,17 @@ class Lossless:
         logits_processor=(),
         stopping_criteria=(),
         generation_config=None,
-        streamer=None,
-        synced_gpus=False,
-        attention_mask=None,
-        cache=None,
-        past_key_values=None,
         **others,
     ) -> torch.Tensor:
         """As transformers' own decoding methods are called; returns ids [1, prompt + new]."""
         check_config(generation_config)
-        cache = pick_cache(cache, past_key_values)
-        check_inputs(input_ids, attention_mask, cache, others)
+        cache = pick_cache(others.get("cache"), others.get("past_key_values"))
+        check_inputs(input_ids, others.get("attention_mask"), cache, others.get("inputs_embeds"))
         sampled = generation_config.do_sample
         rule = Sampling(logits_processor) if sampled else Greedy(logits_processor, model.base.dtype)
         run = Run(model, Reader(model, cache), rule, self.drafts(model), self.draft)
         self.account = run.account
-        text = run.text(input_ids, stopping_criteria, generation_config.max_length, streamer)
-        if streamer is not None:
-            streamer.end()
-        return text
+        return run.text(input_ids, stopping_criteria, generation_config.max_length, self.streamer)
 
     def drafts(self, model) -> dict:
         """The drafts that the model itself can make, of those asked for."""
@@ -111,6 +104,8 @@ class Run:
 
     def text(self, ids: torch.Tensor, stop, longest: int, streamer) -> torch.Tensor:
         """The whole text [1, prompt + new]."""
+        if streamer is not None:
+            streamer.put(ids.cpu())
         with self.timed("prompt"):
             logits = self.reader.start(ids)
         if self.lookup:
@@ -120,6 +115,8 @@ class Run:
         while not done:
             tokens = self.round(ids, longest - ids.shape[1])
             ids, done = self.write(ids, tokens, stop, streamer)
+        if streamer is not None:
+            streamer.end()
         return ids
 
     def write(self, ids: torch.Tensor, tokens, stop, streamer) -> tuple[torch.Tensor, bool]:

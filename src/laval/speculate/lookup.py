@@ -117,11 +117,14 @@ class Lookup:
         return Proposal(tuple(tokens), tuple(kinds)), likely
 
     def guesses(self, tail: list[int], place: int, length: int, proposed) -> list[tuple[int, str]]:
-        found = self.habits.find(tail)
-        guesses = [] if found is None else [found]
-        if place >= 0:
-            guesses.append((self.at(place, proposed), f"lookup {length}"))
-        return guesses
+        """Tokens with what to call the reasons for them, a place of this text last."""
+        habit = self.habits.find(tail)
+        if place < 0:
+            return [] if habit is None else [habit]
+        found = self.at(place, proposed)
+        if habit is None or habit[0] != found:
+            return [(found, f"lookup {length}")] if habit is None else [habit, (found, f"against {length}")]
+        return [(found, f"both {length}, {habit[1]}")]
 
     def at(self, place: int, proposed) -> int:
         """The token at a place of the text, or of what is proposed after it: repetitions read themselves."""

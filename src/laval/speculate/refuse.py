@@ -32,11 +32,11 @@ def check_config(config) -> None:
         raise ValueError("use_cache is False; expected True, for verification reads on from the cache")
 
 
-def check_inputs(ids: torch.Tensor, mask, cache, others: dict) -> None:
+def check_inputs(ids: torch.Tensor, mask, cache, embeds=None) -> None:
     """ValueError unless there is one row of ids [1, T] without pads, and a cache that grows."""
     if ids.shape[0] != 1:
         raise ValueError(f"input_ids has {ids.shape[0]} rows; expected 1: lossless decoding takes one at a time")
-    if ids.shape[1] == 0 or others.get("inputs_embeds") is not None:
+    if ids.shape[1] == 0 or embeds is not None:
         raise ValueError("input_ids is empty or inputs_embeds is given; expected a prompt as token ids [1, T]")
     if mask is not None and not bool((mask == 1).all()):
         raise ValueError("attention_mask hides tokens; expected one prompt without pads, and no mask")
