@@ -13,6 +13,7 @@ if "laval_command" not in sys.modules:  # the command imports what its verb need
     from laval.models.load import load
     from laval.report.tracing import trace
     from laval.skip import DropLayers, FlexiDepth, RandomRoutes
+    from laval.speculate import lossless
 
 __all__ = [
     "AdaptiveConfig",
@@ -25,6 +26,7 @@ __all__ = [
     "cost",
     "dense",
     "load",
+    "lossless",
     "quantise",
     "set_depth",
     "trace",
