@@ -4,7 +4,7 @@
 
 products: milliseconds of one product, weights out of cache, by rows. perplexity: dense and skipping, WikiText-2 test.
 decode: full and auto of both, one row, the same tokens; then int8 alone at random routes of 4, 8 and 12 layers, beside
-the ideal. Each writes its part of benchmarks/results/int8.json. About 10, 25 and 5 minutes at most on two cores.
+the ideal. Each writes its part of benchmarks/results/int8.json.
 """
 
 from __future__ import annotations
