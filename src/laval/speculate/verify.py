@@ -40,7 +40,7 @@ class Greedy(Rule):
     def settle(self, text: torch.Tensor, logits: torch.Tensor, proposal: Proposal, exact: bool = False) -> Verdict:
         """text [1, N] in front of the proposal, logits [k + 1, V]. exact: the logits are those of plain decoding."""
         tokens: list[int] = []
-        for row, token, margin in self.ranked(text, logits, proposal):
+        for row, token, margin in self.ranked(text, logits, proposal, exact):
             if margin <= 0 and not exact:
                 return Verdict(tuple(tokens), len(tokens), tied=True)
             tokens.append(token)
@@ -48,13 +48,16 @@ class Greedy(Rule):
                 break
         return Verdict(tuple(tokens), len(tokens) - 1)
 
-    def ranked(self, text: torch.Tensor, logits: torch.Tensor, proposal: Proposal):
-        """Row by row: its number, the best token, and by how much it leads beyond what rounding may do."""
+    def ranked(self, text: torch.Tensor, logits: torch.Tensor, proposal: Proposal, exact: bool):
+        """Row by row: its number, the best token, and by how much it leads beyond what rounding can do."""
         if self.processors:
             scores = torch.stack(list(processed(self.processors, text, logits, proposal.tokens)))
         else:
             scores = logits.float()
         best = scores.argmax(-1, keepdim=True)  # the first of equals, as in `generate`
+        if exact:
+            yield from ((row, token, 0.0) for row, token in enumerate(best[:, 0].tolist()))
+            return
         first = scores.gather(-1, best)
         second = scores.scatter(-1, best, -torch.inf).amax(-1, keepdim=True)
         lead = first - second - self.bound * logits.abs().amax(-1, keepdim=True)
