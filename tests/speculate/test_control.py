@@ -13,7 +13,7 @@ from laval.speculate.rates import Rates
 def controller(one=1.0, slope=0.1, drafts=()) -> Controller:
     made = Controller()
     for rows in (1, 2, 4, 8, 16):
-        for _ in range(5):
+        for _ in range(6):
             made.costs.note_pass(rows, one * (1 + slope * (rows - 1)))
     for name, seconds in drafts:
         for _ in range(5):
@@ -64,7 +64,8 @@ def test_costs_between_and_beyond_what_was_measured():
             costs.note_pass(rows, seconds)
     assert costs.of_pass(2) == pytest.approx(1.2) and costs.of_pass(3) == pytest.approx(1.4)
     assert costs.of_pass(6) == pytest.approx(1.8)
-    costs.note_pass(2, 3.0)  # one measurement may be an accident
+    costs.note_pass(2, 9.0)  # the first of its kind does not count
+    costs.note_pass(2, 3.0)  # and one may be an accident
     assert costs.of_pass(2) == pytest.approx((3.0 + 1.2) / 2)
 
 

@@ -8,22 +8,31 @@ from collections import deque
 KEPT = 15
 SURE = 3
 """Measurements from which a median stands alone; before, the guess counts as one more of them."""
-SLOPE = 0.1
-"""First guess: each further row of a pass costs this share of a pass over one. Low, so that more rows get tried."""
+STEP, SLOPE = 0.3, 0.1
+"""First guess, in passes over one row: what a second row adds, and each further one. Measured once tried."""
 
 
 class Costs:
-    """Median seconds of recent passes by their rows, and of drafted tokens by the draft's name."""
+    """Median seconds of recent passes by their rows, and of drafted tokens by the draft's name.
+
+    The first of each kind is left out: it also makes room, and plans what later ones only do.
+    """
 
     def __init__(self):
         self.passes: dict[int, deque] = {}
         self.drafts: dict[str, deque] = {}
+        self.begun: set[int | str] = set()
 
     def note_pass(self, rows: int, seconds: float) -> None:
-        self.passes.setdefault(rows, deque(maxlen=KEPT)).append(seconds)
+        self.note(self.passes, rows, seconds)
 
     def note_draft(self, name: str, seconds: float) -> None:
-        self.drafts.setdefault(name, deque(maxlen=KEPT)).append(seconds)
+        self.note(self.drafts, name, seconds)
+
+    def note(self, kept: dict, kind: int | str, seconds: float) -> None:
+        if kind in self.begun:
+            kept.setdefault(kind, deque(maxlen=KEPT)).append(seconds)
+        self.begun.add(kind)
 
     @property
     def known(self) -> bool:
@@ -43,7 +52,8 @@ class Costs:
         high = next((n for n in timed if n > rows), None)
         left = statistics.median(self.passes[low])
         if high is None:
-            return left + (rows - low) * SLOPE * statistics.median(self.passes[1])
+            more = (rows - low) * SLOPE + (STEP - SLOPE) * (low == 1)
+            return left + more * statistics.median(self.passes[1])
         right = statistics.median(self.passes[high])
         return left + (right - left) * (rows - low) / (high - low)
 
