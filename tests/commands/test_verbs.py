@@ -133,6 +133,21 @@ def test_bench_gives_a_record_per_cell(place):
     assert {"device", "dtype", "threads", "commit"} <= known["machine"].keys()
 
 
+def test_bench_measures_a_grid_and_draws_it(place, tmp_path):
+    grid = ("--batch", "1,2", "--prompt", "8,12", "--prefill", "16", "--rounds", 1, "--plot", tmp_path / "speed.svg")
+    known = run("bench", place.plugin, *grid, "--json").document
+    cells = [(cell["cell"], cell["batch"], cell["prompt"]) for cell in known["cells"]]
+    assert cells == [("decode", b, p) for b in (1, 2) for p in (8, 12)] + [("prefill", 1, 16)]
+    assert set(known["cells"][0]["seconds"]) == {"dense", "skipping", "stock"}
+    assert (tmp_path / "speed.svg").read_text().startswith("<svg ")
+
+
+@pytest.mark.parametrize("batch", ["0", "1,,2", "a", ""])
+def test_bench_says_what_a_list_of_numbers_is(place, batch):
+    said = run("bench", place.plugin, "--batch", batch)
+    assert said.code == 2 and "expected whole numbers from 1" in said.err
+
+
 def test_calibrate_saves_the_curve_and_keeps_card_and_number_type(place, tmp_path):
     folder = tmp_path / "plugin"
     shutil.copytree(place.plugin, folder)

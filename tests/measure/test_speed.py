@@ -7,7 +7,7 @@ import torch
 
 import laval
 from laval.measure import Peaks
-from laval.measure.speed import Walk, decode_cell, prefill_cell, routes_of, stretched
+from laval.measure.speed import Walk, decode_cell, prefill_cell, routes_of, side_by_side
 from laval.models import recording
 from tests.evaluate.models import routed, some_text
 
@@ -27,7 +27,7 @@ def test_a_walk_reads_the_text_step_by_step():
         walk()
         walk()
     assert record.run.shape == (4, 1, 6)
-    assert torch.equal(record.run[:, 0], routes_of(model, ids)[:, 8:14])
+    assert torch.equal(record.run, routes_of(model, ids)[:, :, 8:14])
 
 
 def test_cells_report_their_own_tokens():
@@ -51,5 +51,21 @@ def test_the_ideal_follows_the_depth():
     assert all_skip.mean_depth == 1 and all_skip.ideal > 1.3
 
 
+def test_sequences_side_by_side_are_parts_of_the_text():
+    model, ids = routed(), some_text(80)
+    cell = decode_cell(model, ids, prompt=8, steps=2, rounds=2, batch=3)
+    rows = ids[: 3 * 14].view(3, 14)
+    assert cell.batch == 3
+    assert cell.mean_depth == pytest.approx(laval.trace(model, rows).depth[:, 8:].double().mean().item())
+
+
+def test_the_stock_model_is_timed_beside():
+    model, ids = routed(), some_text(40)
+    known = prefill_cell(model, ids, length=8, rounds=3).to_dict()
+    assert set(known["seconds"]) == {"dense", "skipping", "stock"}
+    assert known["dense_over_stock"] > 0 and known["share_of_ideal"] == known["ratio"] / known["ideal"]
+
+
 def test_short_texts_are_read_again():
-    assert stretched(torch.tensor([1, 2, 3]), 7).tolist() == [[1, 2, 3, 1, 2, 3, 1]]
+    assert side_by_side(torch.tensor([1, 2, 3]), 1, 7).tolist() == [[1, 2, 3, 1, 2, 3, 1]]
+    assert side_by_side(torch.tensor([1, 2, 3]), 2, 2).tolist() == [[1, 2], [3, 1]]

@@ -22,6 +22,7 @@ from laval.commands.screen import (
     tokenizer_of,
 )
 from laval.evaluate import read_text
+from laval.files import atomic_write
 from laval.measure import machine_facts
 from laval.measure.speed import Cell, decode_cell, prefill_cell
 
@@ -29,50 +30,102 @@ from laval.measure.speed import Cell, decode_cell, prefill_cell
 def bench(
     model: Model,
     depth: Depth = None,
-    text: Annotated[Path | None, Option(help="Text to decode. Default: a small one of ours.")] = None,
-    prompt: Annotated[int, Option(min=1, help="Tokens before the first decoded one.")] = 128,
-    prefill: Annotated[int, Option(min=2, help="Tokens of the prefill.")] = 512,
+    text: Annotated[Path | None, Option(help="Text to read. Default: a small one of ours.")] = None,
+    batch: Annotated[str, Option(metavar="N,N...", help="Sequences side by side when decoding.")] = "1",
+    prompt: Annotated[str, Option(metavar="N,N...", help="Tokens before the first decoded one.")] = "128",
+    prefill: Annotated[str, Option(metavar="N,N...", help="Tokens of the prefills.")] = "512",
     rounds: Annotated[int, Option(min=1, help="Turns of each; 8 tokens a turn when decoding.")] = 12,
     threads: Annotated[int | None, Option(min=1, help="CPU threads.", show_default=False)] = None,
+    plot: Annotated[Path | None, Option(help="Write measured against ideal as an SVG picture.")] = None,
     json: Json = False,
 ) -> None:
-    """Seconds of dense and skipping in one paired run, beside the ideal."""
+    """Seconds of stock, dense and skipping in paired runs, beside the ideal."""
     with screen(json) as out:
         if threads:
             torch.set_num_threads(threads)
         adaptive = open_model(model, depth, out)
-        check_room(prompt, 8 * (rounds + 1), context_of(adaptive))
-        check_room(prefill, 0, context_of(adaptive))
         read = held_out(adaptive) if text is None else read_text(text, tokenizer_of(adaptive))
-        with out.console.status("decoding by turns"):
-            cells = [decode_cell(adaptive, read.ids, prompt, rounds=rounds)]
-        with out.console.status("prefill by turns"):
-            cells.append(prefill_cell(adaptive, read.ids, prefill, rounds))
+        plan = planned(numbers("batch", batch), numbers("prompt", prompt), numbers("prefill", prefill))
+        for name, _, length in plan:
+            check_room(length, 8 * (rounds + 1) * (name == "decode"), context_of(adaptive))
+        cells = []
+        for name, rows, length in plan:
+            with out.console.status(f"{name}, {rows} x {length} tokens, by turns"):
+                measure = decode_cell if name == "decode" else prefill_cell
+                cells.append(measure(adaptive, read.ids, length, rounds=rounds, batch=rows))
         machine = machine_facts(adaptive.device, adaptive.base.dtype)
         show(out, cells, machine)
+        if plot is not None:
+            write_plot(plot, cells)
+            out.say(f"[dim]measured against ideal: {plot}[/]")
         out.document = {"model": model, "machine": machine, "cells": [cell.to_dict() for cell in cells]}
+
+
+def numbers(name: str, text: str) -> list[int]:
+    """ "1,8" as [1, 8]. ValueError for anything but whole numbers from 1."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise ValueError(f"{name} is {text!r}; expected whole numbers from 1, parted by commas: 1,8")
+    return found
+
+
+def planned(batches: list[int], prompts: list[int], prefills: list[int]) -> list[tuple[str, int, int]]:
+    """All cells: (name, sequences, tokens)."""
+    decoding = [("decode", batch, prompt) for batch in batches for prompt in prompts]
+    return decoding + [("prefill", 1, length) for length in prefills]
+
+
+def write_plot(path: Path, cells: list[Cell]) -> None:
+    from laval.report.figures import curve_svg
+
+    points = [
+        {"ideal": cell.ideal, "ratio": ratio, "kind": kind}
+        for cell in cells
+        for kind, ratio in ((f"{cell.name}, {cell.batch} x {cell.prompt}", cell.ratio.median), ("ideal", cell.ideal))
+    ]
+    svg = curve_svg(points, "ideal", "ratio", "kind", "ideal: what the cost model holds possible", "times faster")
+    with atomic_write(path, "w") as file:
+        file.write(svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))
 
 
 def show(out: Screen, cells: list[Cell], machine: dict) -> None:
     out.say(cell_table(cells))
     out.say(
         f"\n[dim]{machine['device']}, {machine['threads']} threads, {machine['dtype']}; {cells[0].times.rounds} "
-        "rounds by turns, batch 1. Above 1 is faster than dense; ideal: what the cost model holds possible.[/]"
+        "rounds by turns.\nTimes faster: dense over skipping, both by the same engine, above 1 is faster; ideal: what "
+        "the cost model holds possible.\nStock: the untouched transformers model.[/]"
     )
 
 
 def cell_table(cells: list[Cell]) -> Table:
-    heads = ("", "tokens", "dense", "skipping", "ratio", "95 %", "ideal", "depth")
-    table = Table(*heads, box=None, padding=(0, 3, 0, 0), header_style="dim")
+    heads = (
+        "",
+        "batch",
+        "tokens",
+        "depth",
+        "stock",
+        "dense",
+        "skipping",
+        "times faster",
+        "95 %",
+        "ideal",
+        "over stock",
+    )
+    table = Table(*heads, box=None, padding=(0, 2, 0, 0), header_style="dim")
     for cell in cells:
         per = " ms/token" if cell.name == "decode" else " ms"
         table.add_row(
             cell.name,
-            str(cell.new or cell.prompt),
-            *(f"{1000 * cell.seconds(name):.1f}{per}" for name in ("dense", "skipping")),
+            str(cell.batch),
+            f"{cell.prompt} + {cell.new}" if cell.new else str(cell.prompt),
+            f"{cell.mean_depth:.1f}",
+            *(f"{1000 * cell.seconds(name):.1f}{per}" for name in ("stock", "dense", "skipping")),
             f"[bold]{cell.ratio.median:.3f}[/]",
             f"{cell.ratio.low:.3f} to {cell.ratio.high:.3f}",
             f"{cell.ideal:.3f}",
-            f"{cell.mean_depth:.1f}",
+            f"{cell.over_stock:.2f}",
         )
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,9 @@ from laval.models.switches import recording, using
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement. times: of "dense" and "skipping", for `units` tokens (decode) or calls (prefill) each.
+    """One measurement, for `units` tokens of every sequence (decode) or calls (prefill) each.
 
+    times: of "dense" (every layer, by the same engine), "skipping", and "stock" (the untouched transformers model).
     ratio: dense seconds over skipping's, above 1 is faster. ideal: the ratio that the cost model holds possible at the
     depth of these very tokens on this machine.
     """
@@ -35,8 +37,19 @@ class Cell:
     def ratio(self) -> Ratio:
         return self.times.ratio("skipping")
 
+    @property
+    def over_stock(self) -> float:
+        """How many times faster than the stock model the skipping one is: median over rounds."""
+        pairs = zip(self.times.seconds["stock"], self.times.seconds["skipping"], strict=True)
+        return statistics.median(stock / own for stock, own in pairs)
+
+    @property
+    def engine(self) -> float:
+        """The same for the dense engine."""
+        return 1 / self.times.ratio("stock").median
+
     def seconds(self, name: str) -> float:
-        """Median seconds per token (decode) or call (prefill)."""
+        """Median seconds per token of each sequence (decode) or per call (prefill)."""
         return self.times.median(name) / self.units
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,13 +64,16 @@ class Cell:
             "ratio": self.ratio.median,
             "interval": [self.ratio.low, self.ratio.high],
             "ideal": self.ideal,
+            "share_of_ideal": self.ratio.median / self.ideal,
+            "dense_over_stock": self.engine,
+            "skipping_over_stock": self.over_stock,
             "mean_depth": self.mean_depth,
             "rounds": self.times.rounds,
         }
 
 
 class Walk:
-    """One way of decoding known tokens ids [1, N]: a prompt at once, then `steps` tokens one by one at every call."""
+    """One way of decoding known tokens ids [B, N]: a prompt at once, then `steps` tokens one by one at every call."""
 
     def __init__(self, model, runtime: str, ids: torch.Tensor, prompt: int, steps: int):
         self.model, self.runtime, self.ids, self.place, self.steps = model, runtime, ids, prompt, steps
@@ -67,28 +83,29 @@ class Walk:
     def __call__(self) -> None:
         with using(self.model, self.runtime):
             for _ in range(self.steps):
-                token = self.ids[:, self.place : self.place + 1]
-                self.model(token, logits_to_keep=1, **cache_argument(self.cache))
+                tokens = self.ids[:, self.place : self.place + 1]
+                self.model(tokens, logits_to_keep=1, **cache_argument(self.cache))
                 self.place += 1
 
 
 @torch.no_grad()
-def decode_cell(model, ids, prompt: int = 64, steps: int = 8, rounds: int = 8, seconds_limit=None) -> Cell:
-    """Single-token steps over text ids [N], `steps` at a time by turns; both ways read the same tokens.
+def decode_cell(model, ids, prompt: int = 64, steps: int = 8, rounds: int = 8, seconds_limit=None, batch: int = 1):
+    """Single-token steps over text ids [N], `steps` at a time by turns; all ways read the same tokens.
 
-    A text that is too short is read again from its start.
+    batch: so many sequences side by side, each a part of the text of its own. A text that is too short is read again
+    from its start.
     """
     new = steps * (rounds + 1)  # one round warms up
-    ids = stretched(ids, prompt + new).to(model.device)
+    ids = side_by_side(ids, batch, prompt + new).to(model.device)
     ways = {name: Walk(model, runtime, ids, prompt, steps) for name, runtime in runtimes(model).items()}
     times = paired(ways, rounds, warmup=1, seconds_limit=seconds_limit)
     return cell("decode", model, ids, prompt, new, times, steps)
 
 
 @torch.no_grad()
-def prefill_cell(model, ids, length: int = 512, rounds: int = 8, seconds_limit=None) -> Cell:
+def prefill_cell(model, ids, length: int = 512, rounds: int = 8, seconds_limit=None, batch: int = 1) -> Cell:
     """One forward over `length` tokens of text, keys and values kept, logits of the last token only."""
-    ids = stretched(ids, length).to(model.device)
+    ids = side_by_side(ids, batch, length).to(model.device)
 
     def prefill(runtime: str):
         with using(model, runtime):
@@ -101,11 +118,12 @@ def prefill_cell(model, ids, length: int = 512, rounds: int = 8, seconds_limit=N
 
 def cell(name: str, model, ids: torch.Tensor, prompt: int, new: int, times: PairedTimes, units: int) -> Cell:
     """The measurement with the depth of its tokens and the ideal that belongs to it."""
-    run = routes_of(model, ids)[:, prompt if new else 0 :]  # [L, tokens]
-    rates = run.double().mean(1)
+    run = routes_of(model, ids)[:, :, prompt if new else 0 :]  # [L, B, tokens]
+    rates = run.double().mean((1, 2))
     skip = skip_shape(model)
     ideal = model_cost(
         model,
+        batch=len(ids),
         prompt=prompt,
         new=new,
         run_share=[float(rates[layer]) for layer in skip.layers] if skip else 1.0,
@@ -115,17 +133,17 @@ def cell(name: str, model, ids: torch.Tensor, prompt: int, new: int, times: Pair
 
 
 def routes_of(model, ids: torch.Tensor) -> torch.Tensor:
-    """Which layers run for ids [1, N], bool [L, N]; untimed."""
+    """Which layers run for ids [B, N], bool [L, B, N]; untimed."""
     with recording(model) as record:
         model(ids, use_cache=False, logits_to_keep=1)
-    return record.run[:, 0]
+    return record.run
 
 
 def runtimes(model) -> dict[str, str]:
-    return {"dense": "full", "skipping": model.runtime}
+    return {"dense": "full", "skipping": model.runtime, "stock": "dense"}
 
 
-def stretched(ids, length: int) -> torch.Tensor:
-    """The first `length` tokens of ids [N], over and over if need be, [1, length]."""
+def side_by_side(ids, batch: int, length: int) -> torch.Tensor:
+    """The first batch * length tokens of ids [N], over and over if need be, [batch, length]."""
     ids = torch.as_tensor(ids, dtype=torch.int64)
-    return ids.repeat(-(-length // len(ids)))[None, :length]
+    return ids.repeat(-(-batch * length // len(ids)))[: batch * length].view(batch, length)
