@@ -20,18 +20,8 @@ def test_text_and_account(place, draft):
 
 
 def test_a_seed_gives_one_sampled_text(place):
-    words = (
-        "generate",
-        place.plugin,
-        *WORDS,
-        "--lossless",
-        "--draft",
-        "lookup",
-        "--temperature",
-        "0.8",
-        "--seed",
-        "3",
-    )
+    options = ("--lossless", "--draft", "lookup", "--temperature", "0.8", "--seed", "3")
+    words = ("generate", place.plugin, *WORDS, *options)
     assert run(*words).document["text"] == run(*words).document["text"]
 
 

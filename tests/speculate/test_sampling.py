@@ -98,6 +98,7 @@ def model():
 OPTIONS = {"do_sample": True, "temperature": 0.8, "top_k": 12, "top_p": 0.9, "max_new_tokens": 4, "eos_token_id": None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", ["skip", "exit"])
 def test_drafts_of_the_model_leave_its_distribution_alone(model, draft):
     """The last of four sampled tokens, as often as direct sampling gives it."""
