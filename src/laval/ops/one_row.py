@@ -22,17 +22,25 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 def map_of(module: nn.Module) -> Map:
-    """A projection [I] -> [O]: for a plain linear module a view of its weight, read by every core."""
-    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-    parts = parted(weight.shape[0], torch.get_num_threads()) if type(module) is nn.Linear else 1
-    if parts == 1 or weight.dtype not in PLAIN_DTYPES or not weight.is_contiguous():
+    """A projection [I] -> [O]: a plain linear module by `product_of`, any other by itself."""
+    if type(module) is not nn.Linear:
         return lambda x: module(x.view(1, 1, -1)).view(-1)
-    matrices = weight.detach().view(parts, -1, weight.shape[1])  # [P, O / P, I]
-    size, steps = (parts, weight.shape[1], 1), (0, 1, weight.shape[1])
+    bias, product = module.bias, product_of(module.weight.detach())
     if bias is None:
-        return lambda x: torch.bmm(matrices, x.as_strided(size, steps)).view(-1)
+        return product
     bias = bias.detach()
-    return lambda x: torch.bmm(matrices, x.as_strided(size, steps)).view(-1).add_(bias)
+    return lambda x: product(x).add_(bias)
+
+
+def product_of(weight: torch.Tensor) -> Map:
+    """The product of weight [O, I] with a row [I], every core reading its part of the weight."""
+    outputs, inputs = weight.shape
+    parts = parted(outputs, torch.get_num_threads())
+    if parts == 1 or weight.dtype not in PLAIN_DTYPES or not weight.is_contiguous():
+        return weight.mv
+    matrices = weight.view(parts, -1, inputs)  # [P, O / P, I]
+    size, steps = (parts, inputs, 1), (0, 1, inputs)
+    return lambda x: torch.bmm(matrices, x.as_strided(size, steps)).view(-1)
 
 
 def norm_of(module: nn.Module | None, dtype: torch.dtype) -> Map | None:

@@ -25,12 +25,14 @@ class Decoder:
         self.singles = {index: policy.single(index) for index in policy.layers}
         self.policy = policy
 
+    @torch.inference_mode()
     def full(self, x: torch.Tensor, contexts, cache) -> tuple[torch.Tensor, tuple[Route, ...]]:
         """x [D] through every layer."""
         for lane, turn, context in zip(self.lanes, turns_of(contexts), contexts, strict=True):
             x = lane(x, turn, context.mask, cache)
         return x, ()
 
+    @torch.inference_mode()
     def conditional(self, x: torch.Tensor, contexts, cache) -> tuple[torch.Tensor, tuple[Route, ...]]:
         """x [D] through the layers that it runs, and the routes of those it might have skipped."""
         taken = []

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from laval.ops.one_row import Map, map_of
+from laval.ops.one_row import Map, map_of, product_of
 from laval.ops.rows import project
 
 
@@ -27,9 +27,17 @@ class Adapter(nn.Module):
         return project(self.up_proj, F.silu(project(self.gate_proj, u)) * project(self.down_proj, u))
 
     def single(self) -> Map:
-        """The same for one row u [D]."""
-        gate, inner, up = map_of(self.gate_proj), map_of(self.down_proj), map_of(self.up_proj)
-        return lambda u: up(F.silu(gate(u)).mul_(inner(u)))
+        """The same for one row u [D], both maps into the bottleneck as one; of the weights as they are now."""
+        up = map_of(self.up_proj)
+        if type(self.gate_proj) is not nn.Linear or type(self.down_proj) is not nn.Linear:
+            return self
+        both = product_of(torch.cat((self.gate_proj.weight.detach(), self.down_proj.weight.detach())))
+
+        def adapt(u: torch.Tensor) -> torch.Tensor:
+            gate, inner = both(u).chunk(2)  # [bottleneck]
+            return up(F.silu(gate).mul_(inner))
+
+        return adapt
 
 
 class NoAdapter(nn.Module):
