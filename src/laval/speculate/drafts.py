@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from laval.compat import cache_argument
-from laval.models import AdaptiveForCausalLM, set_depth, using
+from laval.models import AdaptiveForCausalLM, set_depth, skipping, using
 from laval.runtime import choose
 from laval.speculate.proposal import NOTHING, Proposal
 from laval.speculate.reader import Reader
@@ -63,7 +63,7 @@ class SkipDraft:
         try:
             if self.thresholds is not None:
                 policy.thresholds = self.thresholds
-            with using(self.model, "auto"):
+            with skipping(self.model), using(self.model, "auto"):  # at thresholds that no rule was learned for
                 return self.model(ids, use_cache=True, **cache_argument(reader.cache)).logits[0]
         finally:
             if before is not None:
@@ -123,7 +123,7 @@ def thresholds_at(model: AdaptiveForCausalLM, depth: float | None) -> tuple[dict
 
     Without a curve, and without a depth, those that the model has.
     """
-    policy, taus = model.policy, model.config.taus
+    policy, taus, rule = model.policy, model.config.taus, model.break_even
     before = getattr(policy, "thresholds", None)
     if depth is None and model.config.curve:
         depth = min(point["depth"] for point in model.config.curve)
@@ -133,4 +133,4 @@ def thresholds_at(model: AdaptiveForCausalLM, depth: float | None) -> tuple[dict
         depth = set_depth(model, depth)
         return policy.thresholds, depth
     finally:
-        policy.thresholds, model.config.taus = before, taus
+        policy.thresholds, model.config.taus, model.break_even = before, taus, rule

@@ -7,9 +7,12 @@ DOUBT = 3.0  # guesses' worth of weight that the first assumption has
 
 
 class Rates:
-    """Running acceptance by kind of guess. first: what a kind is assumed to reach before anything is known."""
+    """Running acceptance by kind of guess.
 
-    def __init__(self, first: float = 0.4):
+    first: what a kind is assumed to reach before it has been seen; low, for guesses are counted without being tried.
+    """
+
+    def __init__(self, first: float = 0.2):
         self.first = first
         self.right: dict[str, float] = {}
         self.made: dict[str, float] = {}
