@@ -7,7 +7,8 @@ import torch
 
 import laval
 from laval.measure import LayerShape, Peaks, SkipShape, cost
-from laval.measure.model import known_depth, skip_shape
+from laval.measure.model import skip_shape
+from laval.models.depth import known_depth
 from laval.models.plugin import load_plugin, save_plugin
 from laval.skip import DropLayers, FlexiDepth, RandomRoutes
 from tests.evaluate.models import routed

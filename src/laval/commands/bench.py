@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,10 @@ from laval.commands.screen import (
 from laval.evaluate import read_text
 from laval.files import atomic_write
 from laval.measure import machine_facts
+from laval.measure.learn import learn as learn_rule
 from laval.measure.speed import Cell, decode_cell, prefill_cell
+from laval.models.learned import keep, rules_file
+from laval.runtime import BreakEven
 
 
 def bench(
@@ -37,6 +41,10 @@ def bench(
     rounds: Annotated[int, Option(min=1, help="Turns of each; 8 tokens a turn when decoding.")] = 12,
     threads: Annotated[int | None, Option(min=1, help="CPU threads.", show_default=False)] = None,
     plot: Annotated[Path | None, Option(help="Write measured against ideal as an SVG picture.")] = None,
+    learn: Annotated[
+        bool,
+        Option("--learn", help="Measure for a minute where skipping loses here, and turn it off there from now on."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Seconds of stock, dense and skipping in paired runs, beside the ideal."""
@@ -45,6 +53,10 @@ def bench(
             torch.set_num_threads(threads)
         adaptive = open_model(model, depth, out)
         read = held_out(adaptive) if text is None else read_text(text, tokenizer_of(adaptive))
+        if learn:
+            rule = learned(out, adaptive, read.ids)
+            out.document = {"model": model, "break_even": asdict(rule)}
+            return
         plan = planned(numbers("batch", batch), numbers("prompt", prompt), numbers("prefill", prefill))
         for name, _, length in plan:
             check_room(length, 8 * (rounds + 1) * (name == "decode"), context_of(adaptive))
@@ -59,6 +71,28 @@ def bench(
             write_plot(plot, cells)
             out.say(f"[dim]measured against ideal: {plot}[/]")
         out.document = {"model": model, "machine": machine, "cells": [cell.to_dict() for cell in cells]}
+
+
+def learned(out: Screen, model, ids) -> BreakEven:
+    """The break-even rule of this machine, kept and shown."""
+    with out.console.status("learning where skipping loses on this machine: about a minute"):
+        rule = learn_rule(model, ids)
+    keep(model, rule)
+    out.say(rule_table(rule))
+    out.say(
+        f"\n[dim]At {rule.depth:.2f} layers per token. Kept in {rules_file()}; laval.load reads it.\nWhere skipping "
+        "loses, the runtime auto runs every layer.[/]"
+    )
+    return rule
+
+
+def rule_table(rule: BreakEven) -> Table:
+    table = Table("", "rows", "times faster", "auto", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name, step in (("decode", True), ("prefill", False)):
+        for rows, ratio in getattr(rule, name).items():
+            verdict = "skips" if rule.loses(rows, step) is None else "runs every layer"
+            table.add_row(name, str(rows), f"[bold]{ratio:.3f}[/]", verdict)
+    return table
 
 
 def numbers(name: str, text: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,11 @@ import laval
 from laval.blocks import KNOWN_FAMILIES
 from laval.commands.calibrate import curve_table
 from laval.commands.screen import Json, Screen, open_model, screen
+from laval.machine import cache_folder
 from laval.measure import machine_facts
-from laval.measure.model import known_depth, model_cost
-from laval.models.smollm2 import cache_folder
+from laval.measure.model import model_cost
+from laval.models.depth import known_depth
+from laval.runtime import BreakEven
 from laval.skip import METHODS
 
 
@@ -76,6 +79,7 @@ def facts(name: str, model) -> dict:
         "megabytes": {"base": megabytes(model.base), "plugin": megabytes(model.policy), "on_disk": on_disk(name)},
         "mean_depth": depth,
         "ideal_speedup": {phase: ideal.phase_speedup(phase) for phase in ("prefill", "decode")} if ideal else None,
+        "break_even": asdict(model.break_even) if model.break_even else None,
         "saved_flops": ideal.saved_share if ideal else None,
         "curve": [{"depth": point["depth"], "nats": point.get("nats")} for point in model.config.curve],
     }
@@ -94,6 +98,7 @@ def show_model(out: Screen, model) -> None:
             "depth": "not calibrated" if depth is None else f"{depth:.2f} of {known['layers']} layers per token",
         }
         | ideals(known)
+        | ({"break-even": break_even_line(model.break_even)} if routed else {})
     )
     if model.config.curve:
         out.say("\n[bold]Budget curve[/] [dim]on its calibration text; --depth moves along it[/]")
@@ -112,6 +117,20 @@ def ideals(known: dict) -> dict[str, str]:
     return {
         "ideal": f"decoding {ideal['decode']:.2f}x, prefill {ideal['prefill']:.2f}x faster than dense on this machine"
     }
+
+
+def break_even_line(rule: BreakEven | None) -> str:
+    """Where skipping is turned off on this machine."""
+    if rule is None:
+        return "not learned on this machine: laval bench MODEL --learn"
+    losing = [
+        f"{name} at {', '.join(rows)} rows"
+        for name, step in (("decoding", True), ("prefill", False))
+        if (rows := [str(rows) for rows in (rule.decode if step else rule.prefill) if rule.loses(rows, step)])
+    ]
+    return f"learned at {rule.depth:.2f} layers: " + (
+        f"every layer runs in {', '.join(losing)}" if losing else "skips"
+    )
 
 
 def count(module) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from transformers.generation.streamers import BaseStreamer
 
-from laval.measure.model import known_depth
+from laval.models.depth import known_depth
 from laval.report import depth_text
 from laval.report.glyphs import shown as glyphs
 from laval.report.scale import LEAST_SPAN

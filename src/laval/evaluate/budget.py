@@ -142,7 +142,8 @@ def mean_nats(model, batches: list[Batch]) -> float:
 
 
 def apply(model: AdaptiveForCausalLM, threshold: float) -> None:
-    """One score threshold for every routed layer."""
+    """One score threshold for every routed layer. A break-even rule learned for others no longer holds."""
+    model.break_even = None
     model.policy.set_thresholds([tau_of(threshold)] * len(model.policy.layers))
 
 
@@ -153,11 +154,11 @@ def kept_thresholds(model: AdaptiveForCausalLM) -> Iterator[None]:
         raise ValueError(
             f"{type(model.policy).__name__} has no thresholds; expected a method with routers: FlexiDepth"
         )
-    before = dict(model.policy.thresholds)
+    before, rule = dict(model.policy.thresholds), model.break_even
     try:
         yield
     finally:
-        model.policy.thresholds = before
+        model.policy.thresholds, model.break_even = before, rule
 
 
 def check_budget(model: AdaptiveForCausalLM, depths) -> None:

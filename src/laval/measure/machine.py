@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import platform
 import subprocess
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from laval.files import atomic_write
+from laval.machine import cache_folder, device_name, machine_key
 
 log = logging.getLogger(__name__)
 SECONDS_PER_PEAK = 0.3
@@ -54,7 +54,7 @@ def machine_peaks(
     Errors: ValueError for a dtype that is not floating point.
     """
     device, dtype = torch.device(device), _dtype(dtype)
-    path, key = cache_folder() / "peaks.json", _key(device, dtype)
+    path, key = cache_folder() / "peaks.json", machine_key(device, dtype)
     known = _read(path)
     if not refresh and key in known:
         return Peaks(**known[key])
@@ -65,11 +65,6 @@ def machine_peaks(
     except OSError as error:  # read-only or full: only the next measurement costs its seconds again
         log.warning("the measured rates of this machine are not kept in %s: %s", path, error)
     return peaks
-
-
-def cache_folder() -> Path:
-    """Where laval keeps what it can make again: `$LAVAL_CACHE`, else ~/.cache/laval."""
-    return Path(os.environ.get("LAVAL_CACHE") or Path.home() / ".cache" / "laval")
 
 
 def measure_peaks(
@@ -97,18 +92,6 @@ def machine_facts(device: str | torch.device = "cpu", dtype: torch.dtype | str =
         "commit": commit_of(Path(__file__)),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def device_name(device: torch.device) -> str:
-    """The processor's or the card's own name."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def commit_of(path: Path) -> str | None:
@@ -155,11 +138,6 @@ def _best(call: Callable[[], Any], device: torch.device, seconds: float) -> floa
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _key(device: torch.device, dtype: torch.dtype) -> str:
-    threads = torch.get_num_threads()
-    return f"{device.type} | {device_name(device)} | {threads} threads | torch {torch.__version__} | {_name(dtype)}"
 
 
 def _read(path: Path) -> dict[str, dict]:

@@ -12,7 +12,7 @@ from laval.compat import cache_argument, output_cache
 from laval.measure.machine import machine_peaks
 from laval.measure.model import model_cost, skip_shape
 from laval.measure.timing import PairedTimes, Ratio, paired
-from laval.models.switches import recording, using
+from laval.models.switches import recording, skipping, using
 
 
 @dataclass(frozen=True)
@@ -118,23 +118,30 @@ def prefill_cell(model, ids, length: int = 512, rounds: int = 8, seconds_limit=N
 
 def cell(name: str, model, ids: torch.Tensor, prompt: int, new: int, times: PairedTimes, units: int) -> Cell:
     """The measurement with the depth of its tokens and the ideal that belongs to it."""
-    run = routes_of(model, ids)[:, :, prompt if new else 0 :]  # [L, B, tokens]
-    rates = run.double().mean((1, 2))
-    skip = skip_shape(model)
-    ideal = model_cost(
-        model,
-        batch=len(ids),
-        prompt=prompt,
-        new=new,
-        run_share=[float(rates[layer]) for layer in skip.layers] if skip else 1.0,
-        peaks=machine_peaks(model.device, model.base.dtype),
-    ).phase_speedup(name)
+    with using(model, "full" if turned_off(model, name, ids) else model.runtime):
+        run = routes_of(model, ids)[:, :, prompt if new else 0 :]  # [L, B, tokens]
+        rates = run.double().mean((1, 2))
+        skip = skip_shape(model)
+        ideal = model_cost(
+            model,
+            batch=len(ids),
+            prompt=prompt,
+            new=new,
+            run_share=[float(rates[layer]) for layer in skip.layers] if skip else 1.0,
+            peaks=machine_peaks(model.device, model.base.dtype),
+        ).phase_speedup(name)
     return Cell(name, len(ids), prompt, new, float(rates.sum()), times, units, ideal)
 
 
+def turned_off(model, name: str, ids: torch.Tensor) -> bool:
+    """Whether the break-even rule had every layer run in a cell over ids [B, N]."""
+    step = name == "decode"
+    return model.way(len(ids) if step else ids.numel(), step, ids.device.type).step == "full"
+
+
 def routes_of(model, ids: torch.Tensor) -> torch.Tensor:
-    """Which layers run for ids [B, N], bool [L, B, N]; untimed."""
-    with recording(model) as record:
+    """Which layers run for ids [B, N], bool [L, B, N], whatever the break-even rule says; untimed."""
+    with skipping(model), recording(model) as record:
         model(ids, use_cache=False, logits_to_keep=1)
     return record.run
 

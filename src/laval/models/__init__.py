@@ -8,7 +8,7 @@ from laval.models.attach import attach
 from laval.models.configuration import AdaptiveConfig
 from laval.models.modeling import AdaptiveForCausalLM, AdaptiveOutput
 from laval.models.quantise import quantise
-from laval.models.switches import dense, recording, set_depth, using
+from laval.models.switches import dense, recording, set_depth, skipping, using
 
 AutoConfig.register(AdaptiveConfig.model_type, AdaptiveConfig, exist_ok=True)
 AutoModelForCausalLM.register(AdaptiveConfig, AdaptiveForCausalLM, exist_ok=True)
@@ -22,5 +22,6 @@ __all__ = [
     "quantise",
     "recording",
     "set_depth",
+    "skipping",
     "using",
 ]

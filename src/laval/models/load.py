@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from laval.models.attach import attach
 from laval.models.base import ACCEPTED, fetch_folder, load_tokenizer, read_model
 from laval.models.configuration import AdaptiveConfig
+from laval.models.learned import known
 from laval.models.modeling import AdaptiveForCausalLM
 from laval.models.plugin import load_plugin
 from laval.models.quantise import quantise
@@ -35,12 +36,15 @@ def load(
     name_or_folder: "smollm2" (the default model with its shipped plug-in), a plug-in, a whole adaptive model, the
     released FlexiDepth layout, or a stock model of a known family (which skips nothing); a folder, or OWNER/NAME on
     the hub. base: for plug-ins only, instead of the one they name. weights: "int8" to `quantise` them (inference
-    only), None to leave them in dtype. ValueError that says what was looked for.
+    only), None to leave them in dtype. Where this machine has learned a break-even rule for the model, it is in force.
+    ValueError that says what was looked for.
     """
     if weights not in WEIGHTS:
         raise ValueError(f'weights is {weights!r}; expected "int8", or None for weights in dtype')
     model = load_any(name_or_folder, base, dtype)
-    return model if weights is None else quantise(model)
+    model = model if weights is None else quantise(model)
+    model.break_even = known(model)
+    return model
 
 
 def load_any(name_or_folder: str | Path, base: PreTrainedModel | None, dtype: torch.dtype) -> AdaptiveForCausalLM:

@@ -19,7 +19,7 @@ from laval.models.configuration import AdaptiveConfig
 from laval.models.generation import WithinContext
 from laval.models.thresholds import taus_of
 from laval.models.weights import WEIGHT_FILES, check_names
-from laval.runtime import STEPS, Choice, Recording, check_runtime, choose, give_room
+from laval.runtime import STEPS, BreakEven, Choice, Recording, check_runtime, choose, give_room
 from laval.runtime.decoder import Decoder, Decoders, suits
 from laval.skip import Route, SkipPolicy
 
@@ -36,6 +36,7 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
 
     `runtime` says how a forward is carried out: auto, masked, grouped, conditional, full (every layer runs) or dense
     (the untouched base). All but masked and dense use quick kernels for a few rows on a CPU, equal up to rounding.
+    `break_even`, where one was learned, has auto run every layer in calls of sizes at which skipping lost.
     """
 
     config_class = AdaptiveConfig
@@ -54,6 +55,7 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
         self.quick = backbone_of(self.base, FEW_ROWS)
         self.decoders = Decoders()
         self.runtime = "auto"
+        self.break_even: BreakEven | None = None
         self.recording: Recording | None = None
         self.tokenizer = None
         for parameter in self.parameters():  # all made or loaded already: post_init must not draw them again
@@ -129,9 +131,8 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
         else:
             give_room(cache)
             x = self.backbone.embed(input_ids, inputs_embeds)  # [B, T, D]
-            way = choose(
-                self.runtime, x.shape[0] * x.shape[1], torch.is_grad_enabled() or self.training, x.device.type
-            )
+            step = cache is not None and x.shape[1] == 1
+            way = self.way(x.shape[0] * x.shape[1], step, x.device.type, routes is not None)
             backbone = self.quick if way.quick else self.backbone
             contexts = backbone.contexts(x, attention_mask, position_ids, cache, **kwargs)
             decoder = self.decoder(way, x, contexts, cache) if routes is None else None
@@ -143,6 +144,12 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
         self.note(taken, input_ids if inputs_embeds is None else inputs_embeds)
         loss = self.language_loss(logits, labels, num_items_in_batch)
         return AdaptiveOutput(loss=loss, logits=logits, routes=taken, **output_field(cache))
+
+    def way(self, rows: int, step: bool, device: str, replays: bool = False) -> Choice:
+        """How to carry out a call of B * T rows; step: a single one with a cache, replays: its routes are given."""
+        # routes that are given are obeyed; and keys that hide can be read only by layers that hide
+        rule = None if replays or not self.policy.keeps_kv else self.break_even
+        return choose(self.runtime, rows, torch.is_grad_enabled() or self.training, device, rule, step)
 
     def run_layers(self, way: Choice, blocks, x, contexts, routes=None) -> tuple[torch.Tensor, tuple[Route, ...]]:
         """All decoder layers on x [B, T, D], and the routes of those that may be skipped."""

@@ -56,6 +56,7 @@ def quantise(model: AdaptiveForCausalLM) -> AdaptiveForCausalLM:
     if is_quantised(model):
         raise ValueError("model is quantised already; expected one with weights as they were trained")
     copied = deepcopy(model, kept(model)).eval()
+    copied.break_even = None  # learned with other weights
     copied.policy.requires_grad_(False)
     untie(copied)
     for module in list(copied.base.modules()):

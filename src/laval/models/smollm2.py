@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -24,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTra
 from transformers.utils import logging as transformers_logging
 
 from laval.files import atomic_folder
+from laval.machine import cache_folder
 
 log = logging.getLogger("laval")
 
@@ -66,16 +65,6 @@ def smollm2_folder() -> Path:
         if not is_whole(folder):  # else another process converted while this one waited
             _rebuild(folder, gguf)
     return folder
-
-
-def cache_folder() -> Path:
-    """$LAVAL_CACHE, or the `laval` folder among the platform's caches."""
-    if os.environ.get("LAVAL_CACHE"):
-        return Path(os.environ["LAVAL_CACHE"]).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "laval"
-    variable = "LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME"
-    return Path(os.environ.get(variable) or Path.home() / ".cache") / "laval"
 
 
 def is_whole(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Turning an adaptive model's knobs: dense, replayed, recorded, another budget."""
+"""Turning an adaptive model's knobs: dense, skipping, recorded, another budget."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from laval.models.checks import check_adaptive
+from laval.models.learned import known
 from laval.models.modeling import AdaptiveForCausalLM
 from laval.models.thresholds import logit, tau_of
 from laval.runtime import Recording, check_runtime
@@ -35,6 +36,20 @@ def using(model: AdaptiveForCausalLM, runtime: str):
 
 
 @contextmanager
+def skipping(model: AdaptiveForCausalLM):
+    """Inside, the break-even rule is off: `auto` skips even where it loses time, for quality and routes to be seen.
+
+    TypeError for a model that is not adaptive.
+    """
+    check_adaptive(model)
+    before, model.break_even = model.break_even, None
+    try:
+        yield model
+    finally:
+        model.break_even = before
+
+
+@contextmanager
 def recording(model: AdaptiveForCausalLM):
     """Inside, every forward adds what ran to the Recording that is handed out."""
     check_adaptive(model)
@@ -48,8 +63,9 @@ def recording(model: AdaptiveForCausalLM):
 def set_depth(model: AdaptiveForCausalLM, depth: float) -> float:
     """Move to a mean depth on the calibrated budget curve; returns the depth that was calibrated nearest to it.
 
-    Between two calibrated points the thresholds are interpolated as scores. ValueError without a curve, or for a
-    depth off it; TypeError for a model that is not adaptive.
+    Between two calibrated points the thresholds are interpolated as scores. The break-even rule becomes the one that
+    this machine learned for the new depth, if any. ValueError without a curve, or for a depth off it; TypeError for a
+    model that is not adaptive.
     """
     check_adaptive(model)
     curve = sorted(model.config.curve, key=lambda point: point["depth"])
@@ -66,6 +82,7 @@ def set_depth(model: AdaptiveForCausalLM, depth: float) -> float:
     taus = [mix(a, b, share) for a, b in zip(left["taus"], right["taus"], strict=True)]
     model.policy.set_thresholds(taus)
     model.config.taus = taus
+    model.break_even = known(model)
     return left["depth"] + share * (right["depth"] - left["depth"])
 
 

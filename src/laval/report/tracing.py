@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from laval import compat
-from laval.models import AdaptiveForCausalLM, recording
+from laval.models import AdaptiveForCausalLM, recording, skipping
 from laval.models.checks import check_adaptive
 from laval.models.thresholds import taus_of
 from laval.report.pieces import token_pieces
@@ -72,11 +72,11 @@ def trace_generation(
 
 @contextmanager
 def watching(model: AdaptiveForCausalLM) -> Iterator[Recording]:
-    """Inside, forwards are recorded, in eval mode and without gradients."""
+    """Inside, forwards are recorded, in eval mode, without gradients, and with no break-even rule to hide routes."""
     training = model.training
     model.eval()
     try:
-        with torch.no_grad(), recording(model) as record:
+        with torch.no_grad(), skipping(model), recording(model) as record:
             yield record
     finally:
         model.train(training)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from laval.ops.rows import MOST
+from laval.runtime.break_even import BreakEven
 
 RUNTIMES = ("auto", "masked", "grouped", "conditional", "full", "dense")
 
@@ -18,10 +19,23 @@ class Choice:
     quick: bool = False
 
 
-def choose(runtime: str, rows: int, gradient: bool, device: str = "cpu") -> Choice:
-    """From the wanted runtime, the rows B * T of the call, the device, and whether gradients are needed."""
-    step, reason = pick(runtime, rows, gradient)
-    return Choice(step, reason, quick=step != "masked" and device == "cpu" and rows <= MOST and not gradient)
+def choose(
+    runtime: str,
+    rows: int,
+    gradient: bool,
+    device: str = "cpu",
+    rule: BreakEven | None = None,
+    step: bool = False,
+) -> Choice:
+    """From the wanted runtime, the rows B * T of the call, the device, and whether gradients are needed.
+
+    rule: what was learned about this machine; heard by "auto" alone, and never where gradients are needed. step: the
+    call is a single step with a cache.
+    """
+    heard = rule is not None and runtime == "auto" and not gradient and rule.device == device
+    loss = rule.loses(rows, step) if heard else None
+    way, reason = pick(runtime, rows, gradient) if loss is None else ("full", loss)
+    return Choice(way, reason, quick=way != "masked" and device == "cpu" and rows <= MOST and not gradient)
 
 
 def pick(runtime: str, rows: int, gradient: bool) -> tuple[str, str]:

@@ -68,6 +68,7 @@ def train(model: AdaptiveForCausalLM, recipe: Recipe) -> AdaptiveForCausalLM:
     that is not finite; OSError for a full disk; KeyboardInterrupt after a checkpoint was written.
     """
     check(model, recipe)
+    model.break_even = None  # learned with the plug-in as it was
     recipe.output.mkdir(parents=True, exist_ok=True)
     save_config(recipe, recipe.output / "recipe.yaml")
     if recipe.threads:
