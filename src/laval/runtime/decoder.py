@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -11,6 +12,7 @@ from laval.blocks import Backbone
 from laval.ops.rows import PLAIN_DTYPES
 from laval.runtime.lane import Lane
 from laval.skip import Route, SkipPolicy
+from laval.skip.policy import Decision, Single
 
 
 class Decoder:
@@ -26,14 +28,14 @@ class Decoder:
         self.policy = policy
 
     @torch.inference_mode()
-    def full(self, x: torch.Tensor, contexts, cache) -> tuple[torch.Tensor, tuple[Route, ...]]:
+    def full(self, x: torch.Tensor, contexts, cache) -> tuple[torch.Tensor, Sequence[Route]]:
         """x [D] through every layer."""
         for lane, turn, context in zip(self.lanes, turns_of(contexts), contexts, strict=True):
             x = lane(x, turn, context.mask, cache)
         return x, ()
 
     @torch.inference_mode()
-    def conditional(self, x: torch.Tensor, contexts, cache) -> tuple[torch.Tensor, tuple[Route, ...]]:
+    def conditional(self, x: torch.Tensor, contexts, cache) -> tuple[torch.Tensor, Sequence[Route]]:
         """x [D] through the layers that it runs, and the routes of those it might have skipped."""
         taken = []
         for lane, turn, context in zip(self.lanes, turns_of(contexts), contexts, strict=True):
@@ -43,14 +45,14 @@ class Decoder:
                 continue
             z = lane.norm(x)
             kv = lane.keys_values(z, turn, cache)
-            ran, route = single.decide(z, context)
-            taken.append(route)
-            if ran:
+            decision = single.decide(z, context)
+            taken.append(decision)
+            if decision.ran:
                 h = x + lane.attend(z, kv, turn, context.mask)
-                x = h + scaled(lane.feed_forward(lane.feed_norm(h)), route.run_scale)
+                x = h + scaled(lane.feed_forward(lane.feed_norm(h)), decision.scale)
             else:  # the weights of the layer's own branches are never touched
-                x = x + scaled(single.adapt(lane.feed_norm(x)), route.skip_scale)
-        return x, tuple(taken)
+                x = x + scaled(single.adapt(lane.feed_norm(x)), decision.scale)
+        return x, Taken(list(self.singles.values()), taken)
 
 
 def turns_of(contexts) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -62,8 +64,21 @@ def turns_of(contexts) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [made[id(context.cos)] for context in contexts]
 
 
-def scaled(update: torch.Tensor, scale) -> torch.Tensor:
-    return update if scale is None else update * scale.to(update.dtype).view(())
+def scaled(update: torch.Tensor, scale: float | None) -> torch.Tensor:
+    return update if scale is None else update * scale
+
+
+class Taken(Sequence):
+    """The routes of one token, written out only for who asks: thousands of tokens pass and few are looked at."""
+
+    def __init__(self, singles: list[Single], decisions: list[Decision]):
+        self.singles, self.decisions = singles, decisions
+
+    def __len__(self) -> int:
+        return len(self.decisions)
+
+    def __getitem__(self, index: int) -> Route:
+        return self.singles[index].route(self.decisions[index])
 
 
 class Decoders:

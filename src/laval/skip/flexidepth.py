@@ -12,11 +12,9 @@ from torch import nn
 from laval.blocks import Context
 from laval.blocks.hidden import check_hiding
 from laval.skip.adapter import Adapter, NoAdapter
-from laval.skip.policy import Single, SkipPolicy, check_layers, is_number, is_whole
+from laval.skip.policy import Decision, Single, SkipPolicy, check_layers, is_number, is_whole
 from laval.skip.route import GATE_MODES, Route
 from laval.skip.router import ROUTERS, wide_of
-
-ANSWERS = {ran: torch.tensor([[ran]]) for ran in (True, False)}  # [1, 1]
 
 
 @dataclass(frozen=True)
@@ -124,9 +122,16 @@ class FlexiSingle(Single):
         super().__init__(policy, index)
         self.score = policy.routers[str(index)].single()
         self.adapt = policy.adapters[str(index)].single()
-        self.gate = GATE_MODES[policy.method.gate]
+        self.scales = policy.method.gate == "released"
 
-    def decide(self, z: torch.Tensor, context) -> tuple[bool, Route]:
+    def decide(self, z: torch.Tensor, context) -> Decision:
         score = self.score(z)
         ran = score > self.policy.thresholds[self.index]
-        return ran, self.gate(ANSWERS[ran], torch.full((1, 1), score, dtype=wide_of(z)))
+        if not self.scales:
+            return Decision(ran, score)
+        gate = 1 / (1 + math.exp(-score)) if score > -700 else 0.0  # beyond, the power overflows
+        return Decision(ran, score, scale=gate if ran else 1 - gate)
+
+    def route(self, decision: Decision) -> Route:
+        dtype = wide_of(self.policy.routers[str(self.index)].head.weight)
+        return self.policy.gated(torch.full((1, 1), decision.score, dtype=dtype), torch.tensor([[decision.ran]]))

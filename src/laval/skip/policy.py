@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from numbers import Integral, Real
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -67,16 +68,31 @@ class SkipPolicy(nn.Module):
         return Single(self, index)
 
 
+class Decision(NamedTuple):
+    """Whether one token runs a layer; scale: what the update it takes is multiplied by, None for 1."""
+
+    ran: bool
+    score: float | None = None
+    scale: float | None = None
+    route: Route | None = None
+
+
 class Single:
     """A policy's answers at one layer for one token, a plain vector [D]: here its ordinary ones."""
 
     def __init__(self, policy: SkipPolicy, index: int):
         self.policy, self.index = policy, index
 
-    def decide(self, z: torch.Tensor, context: Context) -> tuple[bool, Route]:
-        """Whether z [D] runs the layer, and the record of it."""
+    def decide(self, z: torch.Tensor, context: Context) -> Decision:
+        """Whether z [D] runs the layer."""
         route = self.policy.route(self.index, z.view(1, 1, -1), context)
-        return bool(route.run), route
+        ran = bool(route.run)
+        scale = route.run_scale if ran else route.skip_scale
+        return Decision(ran, scale=None if scale is None else float(scale), route=route)
+
+    def route(self, decision: Decision) -> Route:
+        """The record of a decision, made when somebody asks for it."""
+        return decision.route
 
     def adapt(self, u: torch.Tensor) -> torch.Tensor:
         """What a skipping row u [D] adds."""
