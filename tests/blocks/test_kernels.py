@@ -1,4 +1,4 @@
-"""Kernels for a few rows give what stock ones give, up to rounding; and they are really taken."""
+"""Kernels for few and for many rows give what stock ones give, up to rounding; and they are really taken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch
 
-from laval.blocks import FEW_ROWS, backbone_of
+from laval.blocks import FEW_ROWS, MANY_ROWS, backbone_of
 from laval.ops import rows
 from tests.blocks.script import CASES, calls, new_cache, prompt, stock, through_blocks
 from tests.tiny import tiny_model
@@ -15,12 +15,13 @@ from tests.tiny import tiny_model
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}
 
 
+@pytest.mark.parametrize("kernels", [FEW_ROWS, MANY_ROWS], ids=["few", "many"])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(("family", "implementation"), CASES)
 @torch.no_grad()
-def test_few_rows_equal_the_model(family, implementation, dtype):
+def test_quick_kernels_equal_the_model(family, implementation, dtype, kernels):
     model = tiny_model(family, dtype, attn_implementation=implementation)
-    quick = backbone_of(model, FEW_ROWS)
+    quick = backbone_of(model, kernels)
     for padded, cached in [(False, False), (True, False), (False, True), (True, True)]:
         ours, theirs = (new_cache(model, cached) for _ in range(2))
         for call in calls(*prompt(padded), cached):

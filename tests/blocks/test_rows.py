@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from unittest import mock
 
 import pytest
 import torch
 
-from laval.blocks import Context, backbone_of
+from laval.blocks import MANY_ROWS, STOCK, Context, backbone_of
 from laval.blocks.seats import seats
+from laval.ops import attention
 from tests.blocks.script import CASES, calls, new_cache, prompt
 from tests.tiny import exact_attention, tiny_model
 
@@ -39,12 +41,14 @@ def both(block, z, context, rows):
     return block.attend(z, kv, context, rows=rows), everyone.index_select(0, rows)
 
 
+@pytest.mark.parametrize("kernels", [STOCK, MANY_ROWS], ids=["stock", "many"])
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize(("family", "implementation"), [*CASES, ("llama", "exact")])
 @torch.no_grad()
-def test_rows_of_a_prompt(family, implementation, name, padded, monkeypatch):
-    backbone = backbone_of(double_model(family, implementation, monkeypatch))
+def test_rows_of_a_prompt(family, implementation, name, padded, kernels, monkeypatch):
+    monkeypatch.setattr(attention, "BLOCK", 3)
+    backbone = backbone_of(double_model(family, implementation, monkeypatch), kernels)
     ids, mask = prompt(padded)
     rows = torch.tensor(ROWS[name], dtype=torch.long)
     if padded:
@@ -56,10 +60,11 @@ def test_rows_of_a_prompt(family, implementation, name, padded, monkeypatch):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("kernels", [STOCK, MANY_ROWS], ids=["stock", "many"])
 @pytest.mark.parametrize(("family", "implementation"), CASES)
 @torch.no_grad()
-def test_rows_over_a_cache(family, implementation, monkeypatch):
-    backbone = backbone_of(double_model(family, implementation, monkeypatch))
+def test_rows_over_a_cache(family, implementation, kernels, monkeypatch):
+    backbone = backbone_of(double_model(family, implementation, monkeypatch), kernels)
     cache = new_cache(backbone.model, True)
     asking = [torch.tensor([5, 9, 24]), torch.tensor([2, 0]), torch.tensor([3, 6, 7, 9])]
     for (ids, mask, positions), rows in zip(calls(*prompt(True, batch=3), True), asking, strict=True):
@@ -100,6 +105,19 @@ def test_nobody_asks_yet_keys_are_written():
     kv = block.keys_values(block.norm(x), context)
     assert block.attend(x, kv, context, rows=torch.empty(0, dtype=torch.long)).shape == (0, 64)
     assert cache.get_seq_length(0) == 14
+
+
+@pytest.mark.parametrize("mask", [None, "padded"])
+@torch.no_grad()
+def test_many_rows_attend_in_blocks(mask):
+    """Else they pay for keys that they cannot see, and nobody notices but users."""
+    backbone = backbone_of(tiny_model("llama", attn_implementation="sdpa"), MANY_ROWS)
+    ids, padding = prompt(mask is not None)
+    x = backbone.embed(ids)
+    block, context = backbone.blocks[0], backbone.contexts(x, padding)[0]
+    kv = block.keys_values(block.norm(x), context)
+    with mock.patch.object(block, "seated", side_effect=AssertionError("one mask for all rows")):
+        assert torch.isfinite(block.attend(x, kv, context, torch.tensor([5, 6, 20, 27]))).all()
 
 
 def test_seats_are_close_together_only_where_that_is_known_to_be_right_and_worth_it():

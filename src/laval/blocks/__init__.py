@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from laval.blocks.block import Backbone, Block, Context
 from laval.blocks.gemma import Gemma2Backbone, Gemma3Backbone
-from laval.blocks.kernels import FEW_ROWS, STOCK, Kernels
+from laval.blocks.kernels import FEW_ROWS, MANY_ROWS, STOCK, Kernels
 from laval.blocks.llama import LlamaBackbone, MistralBackbone, Qwen2Backbone, Qwen3Backbone
 from laval.blocks.phi3 import Phi3Backbone
 
@@ -23,9 +23,9 @@ KNOWN_FAMILIES: dict[str, type[Backbone]] = {
 def backbone_of(model, kernels: Kernels = STOCK) -> Backbone:
     """The steps of a transformers causal language model; its modules are used as they are, never copied or wrapped.
 
-    kernels: STOCK, bit for bit, or FEW_ROWS, equal up to rounding and quick for a few rows on a CPU. The family is
-    found by the `model_type` of the model's text configuration. ValueError for an unknown family, or for a model
-    without a language-model head.
+    kernels: STOCK, bit for bit; or equal up to rounding and quick on a CPU without gradients, FEW_ROWS for a few rows
+    and MANY_ROWS for more. The family is found by the `model_type` of the model's text configuration. ValueError for
+    an unknown family, or for a model without a language-model head.
     """
     family = model.config.get_text_config().model_type
     if family not in KNOWN_FAMILIES:
@@ -41,4 +41,4 @@ def backbone_of(model, kernels: Kernels = STOCK) -> Backbone:
     return KNOWN_FAMILIES[family](model, kernels)
 
 
-__all__ = ["FEW_ROWS", "KNOWN_FAMILIES", "STOCK", "Backbone", "Block", "Context", "backbone_of"]
+__all__ = ["FEW_ROWS", "KNOWN_FAMILIES", "MANY_ROWS", "STOCK", "Backbone", "Block", "Context", "backbone_of"]

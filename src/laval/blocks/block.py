@@ -160,10 +160,11 @@ class Block:
             return self.attention_update(queries.flatten(1))
         turns = (turn.flatten(0, 1) for turn in (context.cos, context.sin))
         queries = self.rotate(queries, *(turn.index_select(0, rows % len(turn)) for turn in turns))
-        mixed = self.seated(queries, kv, context, rows, z.shape[:2])  # [R, H * Dh]
+        mixed = self.kernels.mix_rows(self, queries, kv, context, rows, z.shape[:2])  # [R, H * Dh]
         return self.attention_update(mixed)
 
     def seated(self, queries, kv, context: Context, rows, shape) -> torch.Tensor:
+        """Rows among rows that nobody reads, under one mask: rotated queries [R, H, Dh] -> [R, H * Dh]."""
         batch, length = shape
         place = seats(rows, batch, length, kv[0].shape[2], context, self.implementation)
         buffer = queries.new_zeros(batch * place.width, *queries.shape[1:]).index_copy(0, place.slots, queries)

@@ -11,7 +11,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
-from laval.blocks import FEW_ROWS, backbone_of
+from laval.blocks import FEW_ROWS, MANY_ROWS, backbone_of
 from laval.compat import cache_argument, output_field, pick_cache
 from laval.files import atomic_folder
 from laval.models.calls import attention_options, check_routes
@@ -35,7 +35,7 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
     """`base`: the untouched transformers model, under its own weight names. `policy`: who skips what.
 
     `runtime` says how a forward is carried out: auto, masked, grouped, conditional, full (every layer runs) or dense
-    (the untouched base). All but masked and dense use quick kernels for a few rows on a CPU, equal up to rounding.
+    (the untouched base). All but masked and dense use quick kernels on a CPU without gradients, equal up to rounding.
     `break_even`, where one was learned, has auto run every layer in calls of sizes at which skipping lost.
     """
 
@@ -53,6 +53,7 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
         self.base = AutoModelForCausalLM.from_config(config.text_config) if base is None else base
         self.backbone = backbone_of(self.base)
         self.quick = backbone_of(self.base, FEW_ROWS)
+        self.many = backbone_of(self.base, MANY_ROWS)
         self.decoders = Decoders()
         self.runtime = "auto"
         self.break_even: BreakEven | None = None
@@ -133,7 +134,7 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
             x = self.backbone.embed(input_ids, inputs_embeds)  # [B, T, D]
             step = cache is not None and x.shape[1] == 1
             way = self.way(x.shape[0] * x.shape[1], step, x.device.type, routes is not None)
-            backbone = self.quick if way.quick else self.backbone
+            backbone = {"stock": self.backbone, "few": self.quick, "many": self.many}[way.kernels]
             contexts = backbone.contexts(x, attention_mask, position_ids, cache, **kwargs)
             decoder = self.decoder(way, x, contexts, cache) if routes is None else None
             if decoder is None:

@@ -12,11 +12,16 @@ RUNTIMES = ("auto", "masked", "grouped", "conditional", "full", "dense")
 
 @dataclass(frozen=True)
 class Choice:
-    """The way chosen for one call, and why. quick: with kernels made for a few rows, equal up to rounding."""
+    """The way chosen for one call, and why. kernels: stock, bit for bit; few or many: made for so many rows."""
 
     step: str
     reason: str
-    quick: bool = False
+    kernels: str = "stock"
+
+    @property
+    def quick(self) -> bool:
+        """With kernels made for a few rows, equal up to rounding."""
+        return self.kernels == "few"
 
 
 def choose(
@@ -35,7 +40,8 @@ def choose(
     heard = rule is not None and runtime == "auto" and not gradient and rule.device == device
     loss = rule.loses(rows, step) if heard else None
     way, reason = pick(runtime, rows, gradient) if loss is None else ("full", loss)
-    return Choice(way, reason, quick=way != "masked" and device == "cpu" and rows <= MOST and not gradient)
+    stock = way == "masked" or device != "cpu" or gradient
+    return Choice(way, reason, "stock" if stock else "few" if rows <= MOST else "many")
 
 
 def pick(runtime: str, rows: int, gradient: bool) -> tuple[str, str]:

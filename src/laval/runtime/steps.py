@@ -83,7 +83,7 @@ def scatter(block: Block, policy: SkipPolicy, x, z, kv, context: Context, route:
     ran = h + scaled(block.feed_forward(block.feed_norm(h)), pick(route.run_scale, rows))
     left = flat.index_select(0, rest)  # [B*T - R, D]
     skipped = left + scaled(policy.adapt(block.index, block.feed_norm(left)), pick(route.skip_scale, rest))
-    y = torch.empty_like(flat).index_copy(0, rows, ran).index_copy(0, rest, skipped)
+    y = torch.empty_like(flat).index_copy_(0, rows, ran).index_copy_(0, rest, skipped)
     return y.view_as(x)
 
 
