@@ -192,3 +192,14 @@ def test_threads_are_as_asked(place):
         assert run("bench", place.plugin, *words).document["machine"]["threads"] == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_bench_learns_where_skipping_loses_and_load_knows(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("LAVAL_CACHE", str(tmp_path))
+    monkeypatch.setattr("laval.commands.bench.SECONDS", 0.5)
+    assert run("info", place.plugin, "--json").document["break_even"] is None
+    said = run("bench", place.plugin, "--learn")
+    assert said.code == 0 and "times faster" in said.out and "break_even.json" in said.out.replace("\n", "")
+    known = run("info", place.plugin, "--json").document["break_even"]
+    assert set(known["decode"]) == {"1", "2", "4", "8", "16"} and set(known["prefill"]) == {"64", "512"}
+    assert "learned at 2.5" in run("info", place.plugin).out

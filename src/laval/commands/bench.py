@@ -30,6 +30,8 @@ from laval.measure.speed import Cell, decode_cell, prefill_cell
 from laval.models.learned import keep, rules_file
 from laval.runtime import BreakEven
 
+SECONDS = 60  # of --learn
+
 
 def bench(
     model: Model,
@@ -76,7 +78,7 @@ def bench(
 def learned(out: Screen, model, ids) -> BreakEven:
     """The break-even rule of this machine, kept and shown."""
     with out.console.status("learning where skipping loses on this machine: about a minute"):
-        rule = learn_rule(model, ids)
+        rule = learn_rule(model, ids, seconds=SECONDS)
     keep(model, rule)
     out.say(rule_table(rule))
     out.say(
