@@ -1,6 +1,6 @@
 """Modules as maps of one row, a plain vector, in the fewest operations: equal to the modules up to rounding.
 
-A map keeps views of the weights it was made from: changes in place are seen, a replaced weight is not.
+Maps are made of the weights as they are: a weight replaced later is not seen.
 """
 
 from __future__ import annotations
@@ -30,6 +30,27 @@ def map_of(module: nn.Module) -> Map:
         return product
     bias = bias.detach()
     return lambda x: product(x).add_(bias)
+
+
+def beside(first: nn.Module, second: nn.Module, third: torch.Tensor | None) -> Callable[[torch.Tensor], tuple]:
+    """Two small projections and the product of a weight [b, I], if there is one, of the same row.
+
+    Plain ones are done at once, by a copy of their weights as they are now.
+    """
+    plain = type(first) is type(second) is nn.Linear and first.weight.dtype in PLAIN_DTYPES
+    if not plain or (first.bias is None) != (second.bias is None):
+        maps = map_of(first), map_of(second), torch.zeros_like if third is None else third.mv
+        return lambda x: tuple(each(x) for each in maps)
+    weights = [first.weight.detach(), second.weight.detach()]
+    weights.append(first.weight.new_zeros(0, first.in_features) if third is None else third.to(first.weight.dtype))
+    sizes = [len(weight) for weight in weights]
+    spare = -sum(sizes) % torch.get_num_threads()  # so that the rows can be parted evenly
+    product = product_of(F.pad(torch.cat(weights), (0, 0, 0, spare)))
+    sizes.append(spare)
+    if first.bias is None:
+        return lambda x: product(x).split(sizes)[:3]
+    bias = F.pad(torch.cat((first.bias.detach(), second.bias.detach())), (0, sizes[2] + spare))
+    return lambda x: product(x).add_(bias).split(sizes)[:3]
 
 
 def product_of(weight: torch.Tensor) -> Map:

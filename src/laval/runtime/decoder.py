@@ -16,15 +16,16 @@ from laval.skip.policy import Decision, Single
 
 
 class Decoder:
-    """All layers of one model as lanes. Made for one cache: weights replaced since are not seen, changed ones are.
+    """All layers of one model as lanes. Made for one cache, of the weights as they are then.
 
     ValueError for a model whose layers have no lanes.
     """
 
     def __init__(self, backbone: Backbone, policy: SkipPolicy, dtype: torch.dtype):
         self.backbone = backbone
-        self.lanes = [Lane(block, dtype) for block in backbone.blocks]
         self.singles = {index: policy.single(index) for index in policy.layers}
+        firsts = {index: single.first for index, single in self.singles.items()}
+        self.lanes = [Lane(block, dtype, firsts.get(block.index)) for block in backbone.blocks]
         self.policy = policy
 
     @torch.inference_mode()
@@ -44,8 +45,8 @@ class Decoder:
                 x = lane(x, turn, context.mask, cache)
                 continue
             z = lane.norm(x)
-            kv = lane.keys_values(z, turn, cache)
-            decision = single.decide(z, context)
+            kv, e = lane.keys_values(z, turn, cache)
+            decision = single.decide(z, e, context)
             taken.append(decision)
             if decision.ran:
                 h = x + lane.attend(z, kv, turn, context.mask)

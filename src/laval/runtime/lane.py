@@ -10,21 +10,22 @@ import torch
 from torch.nn import functional as F
 
 from laval.blocks import Block
-from laval.ops.one_row import map_of, norm_of, rotate
+from laval.ops.one_row import beside, map_of, norm_of, rotate
 from laval.runtime.buffers import GrowingLayer
 
 
 class Lane:
     """The three steps of `block` for one row; ValueError where the family's arrangement is not the plain one."""
 
-    def __init__(self, block: Block, dtype: torch.dtype):
+    def __init__(self, block: Block, dtype: torch.dtype, first: torch.Tensor | None = None):
         parts = block.parts()
         if parts is None or block.implementation != "sdpa":
             raise ValueError(f"layer {block.index} has no lane: {type(block).__name__} under {block.implementation}")
         self.norm, self.feed_norm = norm_of(parts.norm, dtype), norm_of(parts.feed_norm, dtype)
-        self.queries, self.keys, self.values = (map_of(part) for part in (parts.queries, parts.keys, parts.values))
+        self.readable = beside(parts.keys, parts.values, first)
+        self.queries, self.output = map_of(parts.queries), map_of(parts.output)
         self.query_norm, self.key_norm = (norm_of(part, dtype) for part in (parts.query_norm, parts.key_norm))
-        self.output, self.output_norm = map_of(parts.output), norm_of(parts.output_norm, dtype)
+        self.output_norm = norm_of(parts.output_norm, dtype)
         self.gate, self.up, self.down = (map_of(part) for part in (parts.gate, parts.up, parts.down))
         self.activation, self.down_norm = parts.activation, norm_of(parts.down_norm, dtype)
         self.width, self.scaling, self.index = block.attention.head_dim, block.attention.scaling, block.index
@@ -32,18 +33,20 @@ class Lane:
     def __call__(self, x: torch.Tensor, turn, mask, cache) -> torch.Tensor:
         """The whole layer: x [D] -> [D]."""
         z = self.norm(x)
-        h = x + self.attend(z, self.keys_values(z, turn, cache), turn, mask)
+        kv, _ = self.keys_values(z, turn, cache)
+        h = x + self.attend(z, kv, turn, mask)
         return h + self.feed_forward(self.feed_norm(h))
 
-    def keys_values(self, z: torch.Tensor, turn, cache) -> tuple[torch.Tensor, torch.Tensor]:
-        """This row's key and value appended to the cache, z [D] -> 2 x [1, Hkv, S, Dh]."""
-        key, value = self.keys(z).view(-1, self.width), self.values(z).view(-1, self.width)  # [Hkv, Dh]
+    def keys_values(self, z: torch.Tensor, turn, cache) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """This row's key and value appended to the cache, 2 x [1, Hkv, S, Dh], and the product of `first` with z."""
+        key, value, e = self.readable(z)
+        key, value = key.view(-1, self.width), value.view(-1, self.width)  # [Hkv, Dh]
         if self.key_norm is not None:
             key = self.key_norm(key)
         layer, key = cache.layers[self.index], rotate(key, *turn)
         if type(layer) is GrowingLayer:
-            return layer.append_row(key, value)
-        return cache.update(key[None, :, None], value[None, :, None], self.index)
+            return layer.append_row(key, value), e
+        return cache.update(key[None, :, None], value[None, :, None], self.index), e
 
     def attend(self, z: torch.Tensor, kv, turn, mask=None) -> torch.Tensor:
         """The attention branch's update, z [D] -> [D]; mask [1, 1, 1, S] or None."""

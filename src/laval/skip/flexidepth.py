@@ -120,12 +120,12 @@ class FlexiSingle(Single):
 
     def __init__(self, policy: FlexiDepthPolicy, index: int):
         super().__init__(policy, index)
-        self.score = policy.routers[str(index)].single()
+        self.first, self.finish = policy.routers[str(index)].single()
         self.adapt = policy.adapters[str(index)].single()
         self.scales = policy.method.gate == "released"
 
-    def decide(self, z: torch.Tensor, context) -> Decision:
-        score = self.score(z)
+    def decide(self, z: torch.Tensor, e: torch.Tensor, context) -> Decision:
+        score = self.finish(e.tolist())
         ran = score > self.policy.thresholds[self.index]
         if not self.scales:
             return Decision(ran, score)

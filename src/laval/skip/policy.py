@@ -78,13 +78,18 @@ class Decision(NamedTuple):
 
 
 class Single:
-    """A policy's answers at one layer for one token, a plain vector [D]: here its ordinary ones."""
+    """A policy's answers at one layer for one token, a plain vector [D]: here its ordinary ones.
+
+    first: a weight [b, D] whose product e [b] with the layer's normalised input z [D] `decide` wants to have, or None.
+    """
+
+    first: torch.Tensor | None = None
 
     def __init__(self, policy: SkipPolicy, index: int):
         self.policy, self.index = policy, index
 
-    def decide(self, z: torch.Tensor, context: Context) -> Decision:
-        """Whether z [D] runs the layer."""
+    def decide(self, z: torch.Tensor, e: torch.Tensor, context: Context) -> Decision:
+        """Whether the token runs the layer."""
         route = self.policy.route(self.index, z.view(1, 1, -1), context)
         ran = bool(route.run)
         scale = route.run_scale if ran else route.skip_scale

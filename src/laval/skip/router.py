@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import tanh
+from operator import mul
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from laval.ops.one_row import Map
-from laval.ops.rows import linear, one_row_rms_norm, rms_norm
+from laval.ops.rows import linear, rms_norm
+
+Narrow = tuple[torch.Tensor, Callable[[list[float]], float]]
+"""A router in two parts: the weight [b, D] of its first map, and what makes a score of that map's few numbers."""
 
 
 class Router(nn.Module):
@@ -33,20 +37,26 @@ class Router(nn.Module):
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         wide = wide_of(z)
-        squeezed = self.squash(linear(z.to(wide), self.down.weight.to(wide)), self.normalise)  # [..., D/16]
+        squeezed = self.squash(linear(z.to(wide), self.down.weight.to(wide)))  # [..., D/16]
         return (squeezed * self.folded(wide)).sum(-1) + self.head.bias.to(wide)
 
-    def single(self) -> Callable[[torch.Tensor], float]:
-        """The same for one row z [D]; of the weights as they are now."""
-        wide, eps = wide_of(self.down.weight), self.eps
+    def single(self) -> Narrow:
+        """The same for one row, of the weights as they are now.
+
+        The bottleneck is so narrow that plain numbers beat tensor operations.
+        """
         with torch.no_grad():
-            down, norm, vector = self.down.weight.to(wide), self.norm.to(wide), self.fold(wide)
+            norm, vector = self.norm.tolist(), self.fold(wide_of(self.up.weight)).tolist()
             bias = float(self.head.bias)
+        return self.down.weight.detach(), lambda e: self.score_of(e, norm, vector) + bias
 
-        def normalise(e: torch.Tensor) -> torch.Tensor:
-            return one_row_rms_norm(e, norm, eps)
+    def score_of(self, e: list[float], norm: list[float], vector: list[float]) -> float:
+        """Vector times tanh(RMSNorm(e))."""
+        scale = self.scale_of(e)
+        return sum(v * tanh(scale * a * n) for a, n, v in zip(e, norm, vector, strict=True))
 
-        return lambda z: float(self.squash(down.mv(z.to(wide)), normalise).dot(vector)) + bias
+    def scale_of(self, e: list[float]) -> float:
+        return (sum(map(mul, e, e)) / len(e) + self.eps) ** -0.5
 
     def folded(self, wide: torch.dtype) -> torch.Tensor:
         """W_r W_up, [D/16]; without gradients it is kept until a weight changes."""
@@ -61,8 +71,8 @@ class Router(nn.Module):
     def fold(self, wide: torch.dtype) -> torch.Tensor:
         return (self.head.weight.to(wide) @ self.up.weight.to(wide)).squeeze(0)
 
-    def squash(self, e: torch.Tensor, normalise: Map) -> torch.Tensor:
-        return torch.tanh(normalise(e))
+    def squash(self, e: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.normalise(e))
 
     def normalise(self, e: torch.Tensor) -> torch.Tensor:
         return rms_norm(e, self.norm.to(e.dtype), self.eps)
@@ -71,8 +81,13 @@ class Router(nn.Module):
 class TanhFirstRouter(Router):
     """The order of the paper's text: RMSNorm(tanh(W_down z))."""
 
-    def squash(self, e: torch.Tensor, normalise: Map) -> torch.Tensor:
-        return normalise(torch.tanh(e))
+    def squash(self, e: torch.Tensor) -> torch.Tensor:
+        return self.normalise(torch.tanh(e))
+
+    def score_of(self, e: list[float], norm: list[float], vector: list[float]) -> float:
+        """Vector times RMSNorm(tanh(e))."""
+        e = list(map(tanh, e))
+        return self.scale_of(e) * sum(a * n * v for a, n, v in zip(e, norm, vector, strict=True))
 
 
 class LinearRouter(nn.Module):
@@ -88,11 +103,10 @@ class LinearRouter(nn.Module):
         wide = wide_of(z)
         return F.linear(z.to(wide), self.head.weight.to(wide), self.head.bias.to(wide)).squeeze(-1)
 
-    def single(self) -> Callable[[torch.Tensor], float]:
-        """The same for one row z [D]; of the weights as they are now."""
-        wide = wide_of(self.head.weight)
-        vector, bias = self.head.weight.detach().to(wide).squeeze(0), float(self.head.bias)
-        return lambda z: float(vector.dot(z.to(wide))) + bias
+    def single(self) -> Narrow:
+        """The same for one row, of the weights as they are now."""
+        bias = float(self.head.bias)
+        return self.head.weight.detach(), lambda e: e[0] + bias
 
 
 def wide_of(z: torch.Tensor) -> torch.dtype:
