@@ -140,7 +140,7 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
             if decoder is None:
                 x, taken = self.run_layers(way, backbone.blocks, x, contexts, routes)
             else:
-                x, taken = self.decode(decoder, way, x, contexts, cache)
+                x, taken = decoder(way.step, x, contexts, cache)
             logits = backbone.head(x, logits_to_keep)  # [B, kept, V]
         self.note(taken, input_ids if inputs_embeds is None else inputs_embeds)
         loss = self.language_loss(logits, labels, num_items_in_batch)
@@ -167,15 +167,10 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
         return x, tuple(taken)
 
     def decoder(self, way: Choice, x, contexts, cache) -> Decoder | None:
-        """What decodes this one token quickest, or None where that is no special case."""
-        if not way.quick or way.step not in ("full", "conditional") or not suits(x, contexts, cache):
+        """What carries out this token, or these few, quickest; None where that is no special case."""
+        if not way.quick or not suits(way.step, x, contexts, cache):
             return None
         return self.decoders.of(self, cache)
-
-    def decode(self, decoder: Decoder, way: Choice, x, contexts, cache) -> tuple[torch.Tensor, tuple[Route, ...]]:
-        """`run_layers` for one token x [1, 1, D]."""
-        x, taken = getattr(decoder, way.step)(x.view(-1), contexts, cache)
-        return x.view(1, 1, -1), taken
 
     def remat(self, block, step):
         """The step itself, or under gradient checkpointing the step computed again in the backward pass."""

@@ -1,4 +1,4 @@
-"""Decoding one token of one sequence at a time, every layer or only those that a policy runs."""
+"""Decoding one sequence: a token at a time, every layer or only those that a policy runs; or a few tokens at once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from transformers.cache_utils import DynamicCache
 from laval.blocks import Backbone
 from laval.ops.rows import PLAIN_DTYPES
 from laval.runtime.lane import Lane
+from laval.runtime.rows_lane import RowsLane
 from laval.skip import Route, SkipPolicy
 from laval.skip.policy import Decision, Single
 
@@ -23,16 +24,33 @@ class Decoder:
 
     def __init__(self, backbone: Backbone, policy: SkipPolicy, dtype: torch.dtype):
         self.backbone = backbone
+        self.rows_lanes = [RowsLane(block, dtype) for block in backbone.blocks]
         self.singles = {index: policy.single(index) for index in policy.layers}
         firsts = {index: single.first for index, single in self.singles.items()}
         self.lanes = [Lane(block, dtype, firsts.get(block.index)) for block in backbone.blocks]
         self.policy = policy
+
+    def __call__(self, step: str, x: torch.Tensor, contexts, cache) -> tuple[torch.Tensor, Sequence[Route]]:
+        """x [1, T, D] carried out by `step`, full or conditional, and the routes taken; T > 1 only in full."""
+        if x.shape[1] > 1:
+            x, taken = self.full_rows(x[0], contexts, cache)
+        else:
+            x, taken = getattr(self, step)(x.view(-1), contexts, cache)
+        return x.view(1, -1, x.shape[-1]), taken
 
     @torch.inference_mode()
     def full(self, x: torch.Tensor, contexts, cache) -> tuple[torch.Tensor, Sequence[Route]]:
         """x [D] through every layer."""
         for lane, turn, context in zip(self.lanes, turns_of(contexts), contexts, strict=True):
             x = lane(x, turn, context.mask, cache)
+        return x, ()
+
+    @torch.inference_mode()
+    def full_rows(self, x: torch.Tensor, contexts, cache) -> tuple[torch.Tensor, Sequence[Route]]:
+        """x [T, D] through every layer."""
+        turns, masks = turns_of(contexts, len(x)), masks_of(contexts, x, self.rows_lanes[0].group)
+        for lane, turn, mask in zip(self.rows_lanes, turns, masks, strict=True):
+            x = lane(x, turn, mask, cache)
         return x, ()
 
     @torch.inference_mode()
@@ -56,13 +74,32 @@ class Decoder:
         return x, Taken(list(self.singles.values()), taken)
 
 
-def turns_of(contexts) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """cos and sin [Dh] of the one position for each layer; layers of one kind share theirs."""
+def turns_of(contexts, *rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """cos and sin of the one position [Dh], or of `rows` of them [T, Dh], for each layer; alike ones are shared."""
     made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for context in contexts:
         if id(context.cos) not in made:
-            made[id(context.cos)] = context.cos.view(-1), context.sin.view(-1)
+            made[id(context.cos)] = context.cos.view(*rows, -1), context.sin.view(*rows, -1)
     return [made[id(context.cos)] for context in contexts]
+
+
+def masks_of(contexts, x: torch.Tensor, group: int) -> list[torch.Tensor]:
+    """What rows x [T, D] may see, for each layer, added to scores: [1, 1, G * T, S] for G heads that share keys."""
+    made: dict[int, torch.Tensor] = {}
+    for mask in (context.mask for context in contexts):
+        if id(mask) not in made:
+            made[id(mask)] = added(causal(x) if mask is None else mask, x.dtype).repeat(1, 1, group, 1)
+    return [made[id(context.mask)] for context in contexts]
+
+
+def causal(x: torch.Tensor) -> torch.Tensor:
+    """What no mask means to transformers for several rows x [T, D]: a start, each row seeing those before it."""
+    return torch.ones(1, 1, len(x), len(x), dtype=torch.bool).tril()
+
+
+def added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask that tells what to see as one to be added, made once instead of in every layer."""
+    return mask if mask.dtype != torch.bool else torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
 
 
 def scaled(update: torch.Tensor, scale: float | None) -> torch.Tensor:
@@ -104,14 +141,18 @@ class Decoders:
         return decoder
 
 
-def suits(x: torch.Tensor, contexts, cache) -> bool:
-    """Whether a call is one that a decoder can carry out: one token, a growing cache, a mask for all heads or none."""
-    plain = type(cache) is DynamicCache and x.shape[:2] == (1, 1)
-    return plain and not any(context.kwargs or by_head(context.mask) for context in contexts)
+def suits(step: str, x: torch.Tensor, contexts, cache) -> bool:
+    """Whether a call is one that a decoder can carry out by `step`: one sequence and its growing cache.
+
+    One token in full or conditional, or more in full; with a mask for all heads or none.
+    """
+    alone = type(cache) is DynamicCache and x.shape[0] == 1
+    steps = ("full", "conditional") if x.shape[1] == 1 else ("full",)
+    return alone and step in steps and not any(context.kwargs or by_head(context.mask, x) for context in contexts)
 
 
-def by_head(mask) -> bool:
-    return mask is not None and mask.shape[:3] != (1, 1, 1)
+def by_head(mask, x: torch.Tensor) -> bool:
+    return mask is not None and mask.shape[:3] != (1, 1, x.shape[1])
 
 
 def make(model) -> Decoder | None:

@@ -1,0 +1,55 @@
+"""Modules as maps of a few rows [R, D] of one sequence: `one_row` for more rows than one, equal up to rounding.
+
+A map keeps views of the weights it was made from: changes in place are seen, a replaced weight is not. What it
+returns may lie column by column in memory, as the products leave it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from laval.ops.one_row import Map
+from laval.ops.rows import PLAIN_DTYPES, parted
+
+
+def map_of(module: nn.Module) -> Map:
+    """A projection [R, I] -> [R, O]: a plain linear module by `product_of`, any other by itself."""
+    if type(module) is not nn.Linear:
+        return lambda x: module(x[None])[0]
+    bias, product = module.bias, product_of(module.weight.detach())
+    if bias is None:
+        return product
+    bias = bias.detach()
+    return lambda x: product(x).add_(bias)
+
+
+def product_of(weight: torch.Tensor) -> Map:
+    """The product of weight [O, I] with rows [R, I], every core reading its part of the weight once for all rows."""
+    outputs, inputs = weight.shape
+    parts = parted(outputs, torch.get_num_threads())
+    if parts == 1 or weight.dtype not in PLAIN_DTYPES or not weight.is_contiguous():
+        return lambda x: F.linear(x, weight)
+    matrices, steps = weight.view(parts, -1, inputs), (0, 1, inputs)  # [P, O / P, I]
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
+        return torch.bmm(matrices, x.as_strided((parts, inputs, len(x)), steps)).view(outputs, -1).t()
+
+    return product
+
+
+def norm_of(module: nn.Module | None, dtype: torch.dtype) -> Map | None:
+    """An RMSNorm over the last axis; other norms, and other dtypes than float32, by the module itself."""
+    eps = getattr(module, "variance_epsilon", None)  # Gemma's norms have another name for it, and add 1
+    if module is None or eps is None or dtype != torch.float32 or module.weight.dtype != dtype:
+        return module
+    weight = module.weight.detach()
+    small, share = torch.tensor(eps), 1 / weight.numel()
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return (x * torch.addcmul(small, length, length, value=share).rsqrt_()).mul_(weight)
+
+    return norm
