@@ -1,9 +1,10 @@
-"""Speed of stock, dense and skipping by turns: the shipped plug-in at three depths, random routers at three rates.
+"""Speed of stock, dense and skipping by turns: the shipped plug-in at two depths, random routers at three rates.
 
-    python benchmarks/speed.py [--rounds 12] [--threads 2] [--again]
+    python benchmarks/speed.py [--rounds 20] [--threads 2] [--again]
 
 Random routers skip 4, 8 and 12 of 30 layers: they say what skipping pays, whoever decides. About twelve minutes on
-two quiet cores; can be stopped and started again. Writes benchmarks/results/speed.json.
+two quiet cores; can be stopped and started again. Longer prefills: benchmarks/prefill.py. Writes
+benchmarks/results/speed.json.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from laval.models import attach, using
 from laval.skip import FlexiDepth
 
 OUT = Path(__file__).parent / "results" / "speed.json"
-DEPTHS = (28.0, 27.0, 26.0)
+DEPTHS = (27.0, 26.0)
 SKIPPED = (4, 8, 12)
 ROUTED = tuple(range(3, 27))
-CELLS = (("decode", 1, 128), ("decode", 1, 1024), ("decode", 8, 128), ("prefill", 1, 512), ("prefill", 1, 2048))
+CELLS = (("decode", 1, 128), ("decode", 1, 1024), ("decode", 8, 128), ("prefill", 1, 512))
 SEED = 0
 
 
@@ -44,7 +45,7 @@ def main() -> None:
     for who, name, batch, prompt in tqdm([one for one in wanted if one not in known]):
         chosen = subjects(model, ids)[who]()
         measure = decode_cell if name == "decode" else prefill_cell
-        rounds = max(4, options.rounds // 2) if prompt > 512 and name == "prefill" else options.rounds
+        rounds = options.rounds // (1 if (name, batch) == ("decode", 1) else 2)
         cells.append({"who": who, **measure(chosen, ids, prompt, rounds=rounds, batch=batch).to_dict()})
         write(cells)
 
@@ -85,7 +86,12 @@ def write(cells: list[dict]) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=12, help="turns of each; 8 tokens a turn when decoding")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=20,
+        help="turns of each (half as many for batches and prefills); 8 tokens a turn when decoding",
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--again", action="store_true", help="measure all anew, not only what is missing")
     return parser.parse_args()

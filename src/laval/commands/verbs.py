@@ -27,7 +27,7 @@ VERBS = {
     "trace": Verb("See", "Write a text as a depth map: one self-contained HTML page."),
     "info": Verb("See", "What a model is: method, layers, sizes, budget curve, ideal speed-up."),
     "eval": Verb("Measure", "Perplexity and bits per byte on a text, dense and skipping.", "evaluate"),
-    "bench": Verb("Measure", "Seconds of dense and skipping in one paired run, beside the ideal."),
+    "bench": Verb("Measure", "Seconds of stock, dense and skipping in paired runs, beside the ideal."),
     "train": Verb("Make", "Train a plug-in by a recipe; a stopped run goes on where it was."),
     "calibrate": Verb("Make", "Find the thresholds of each depth on text; saved with the plug-in."),
 }
