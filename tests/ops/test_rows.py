@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from laval.ops.rows import MOST, few_rows_linear, linear, one_row_rms_norm, parted, project, rms_norm
+from laval.ops.rows import MOST, blocked, few_rows_linear, linear, one_row_rms_norm, parted, project, rms_norm
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +53,20 @@ def test_any_layout(make):
 def test_parts_are_even_and_keep_all_threads_busy():
     assert parted(49152, 2) == 2 and parted(577, 2) == 1 and parted(10, 1) == 1
     assert parted(9, 6) == 1 and parted(36, 8) == 1 and parted(48, 8) == 8 and parted(576, 16) == 16
+
+
+def test_blocks_are_even_and_small():
+    assert blocked(49152, 2) == 192 and blocked(576, 2) == 2 and blocked(1536, 2) == 6 and blocked(192, 4) == 4
+    assert blocked(4 * 1009, 4) == parted(4 * 1009, 4)  # a prime's blocks would be single rows
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4], indirect=True)
+@pytest.mark.parametrize("shape", [(1200, 20), (20, 1200), (4036, 8)])
+def test_every_number_of_rows_by_columns_or_by_blocks(shape, threads):
+    weight = torch.randn(shape).double()
+    for rows in range(1, MOST + 1):
+        x = torch.randn(rows, shape[1]).double()
+        torch.testing.assert_close(few_rows_linear(x, weight), F.linear(x, weight), rtol=0, atol=1e-11)
 
 
 def test_the_bias_of_a_module_is_added_once_and_kept():

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from laval.ops.one_row import Map
-from laval.ops.rows import PLAIN_DTYPES, parted
+from laval.ops.rows import PLAIN_DTYPES, parted, product
 
 
 def map_of(module: nn.Module) -> Map:
@@ -27,17 +27,10 @@ def map_of(module: nn.Module) -> Map:
 
 def product_of(weight: torch.Tensor) -> Map:
     """The product of weight [O, I] with rows [R, I], every core reading its part of the weight once for all rows."""
-    outputs, inputs = weight.shape
-    parts = parted(outputs, torch.get_num_threads())
-    if parts == 1 or weight.dtype not in PLAIN_DTYPES or not weight.is_contiguous():
+    plain = weight.dtype in PLAIN_DTYPES and weight.is_contiguous()
+    if not plain or parted(len(weight), torch.get_num_threads()) == 1:
         return lambda x: F.linear(x, weight)
-    matrices, steps = weight.view(parts, -1, inputs), (0, 1, inputs)  # [P, O / P, I]
-
-    def product(x: torch.Tensor) -> torch.Tensor:
-        x = x.contiguous()
-        return torch.bmm(matrices, x.as_strided((parts, inputs, len(x)), steps)).view(outputs, -1).t()
-
-    return product
+    return lambda x: product(x, weight)
 
 
 def norm_of(module: nn.Module | None, dtype: torch.dtype) -> Map | None:
