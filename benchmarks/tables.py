@@ -53,7 +53,8 @@ def speed() -> str:
     about = (
         f"`benchmarks/speed.py`, float32, {machine['threads']} threads of {machine['device']}; the three take turns. "
         "Stock: the untouched transformers model. Dense: every layer, by our engine. Times faster: dense over "
-        "skipping; ideal: what the cost model holds possible. Random routers skip that many layers a token, whatever the text."
+        "skipping; ideal: what the cost model holds possible. Random routers skip that many layers a token, whatever "
+        "the text."
     )
     return "\n".join(lines) + f"\n\n{about}"
 

@@ -155,8 +155,10 @@ def test_dense_stays_the_untouched_base():
     model, ids = build("llama", "hard_mask", "sdpa", torch.float32), prompt()[:1, :8]
     with dense(model), mock.patch.object(Decoders, "of", side_effect=AssertionError("a lane in dense")):
         cache = DynamicCache(config=model.base.config)
-        for place in range(8):
-            model(ids[:, place : place + 1], **cache_argument(cache))
+        found = [model(ids[:, place : place + 1], **cache_argument(cache)).logits for place in range(8)]
+    cache = DynamicCache(config=model.base.config)
+    expected = [model.base(ids[:, place : place + 1], **cache_argument(cache)).logits for place in range(8)]
+    assert torch.equal(torch.cat(found), torch.cat(expected))
 
 
 def test_generate_equals_generate_by_blocks():

@@ -12,6 +12,7 @@ from laval.compat import cache_argument
 from laval.models import using
 from laval.models.modeling import AdaptiveForCausalLM
 from laval.ops import some_rows
+from laval.runtime.decoder import Decoders
 from tests.invariants.harness import prompt
 from tests.invariants.subjects import build
 from tests.runtime.test_decoder import LANES, TOLERANCE
@@ -103,6 +104,28 @@ def test_cropping_between_passes(family):
     expected = verify("dense")
     with only_lanes():
         close(verify("full"), expected)
+
+
+@pytest.mark.parametrize("start", [1, 5])
+def test_blocks_go_on_in_a_cache_that_lanes_began_or_enlarged(start):
+    model, lengths = build("llama", "hard_mask", "sdpa", torch.float64), (start, 3, 1, 4)
+    ids = text(sum(lengths))
+
+    def mixed() -> torch.Tensor:
+        cache, found, at = cache_of(model), [], 0
+        for length in lengths:
+            with using(model, "full"):
+                found.append(model(ids[:, at : at + length], **cache_argument(cache)).logits)
+            for layer in cache.layers:
+                layer.spare = 0  # the next pass must make room
+            at += length
+        return torch.cat(found, dim=1)
+
+    with mock.patch.object(Decoders, "of", lambda self, model, cache: None):
+        expected = mixed()
+    of, calls = Decoders.of, iter([True, False, True, False])
+    with mock.patch.object(Decoders, "of", lambda *these: of(*these) if next(calls) else None):
+        close(mixed(), expected)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])

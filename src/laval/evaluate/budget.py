@@ -12,10 +12,11 @@ import torch
 from tqdm import tqdm
 
 from laval.evaluate.controls import run_share
-from laval.evaluate.reader import evaluating, reader_of
+from laval.evaluate.reader import reader_of
 from laval.evaluate.text import Batch, as_batches
 from laval.models import AdaptiveForCausalLM
 from laval.models.checks import check_adaptive
+from laval.models.switches import evaluating
 from laval.models.thresholds import tau_of, taus_of
 
 log = logging.getLogger("laval")

@@ -7,10 +7,11 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from laval.blocks import Context, backbone_of
-from laval.evaluate.reader import BackboneReader, evaluating, reader_of, wide
+from laval.evaluate.reader import BackboneReader, reader_of, wide
 from laval.evaluate.text import as_batches
 from laval.models import AdaptiveForCausalLM
 from laval.models.checks import check_adaptive
+from laval.models.switches import evaluating
 from laval.skip import Route, SkipPolicy
 from laval.skip.fixed import check_seed, coin
 from laval.skip.policy import NEVER_SKIPPED, is_number

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from tqdm import tqdm
 
-from laval.evaluate.reader import evaluating, reader_of
+from laval.evaluate.reader import reader_of
 from laval.evaluate.text import as_text, text_batches
+from laval.models.switches import evaluating
 
 RESAMPLES = 1000
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from laval.blocks import KNOWN_FAMILIES, Backbone, backbone_of
 from laval.evaluate.text import Batch
-from laval.models import AdaptiveForCausalLM, recording, skipping
+from laval.models import AdaptiveForCausalLM, recording
 
 ROWS = 256  # logits computed at once: 50 MB for a vocabulary of 49152
 
@@ -98,18 +98,6 @@ def noting(model, layers: int, batch: Batch) -> Iterator[list[torch.Tensor]]:
         yield notes
         run = torch.ones(layers, *batch.ids.shape, dtype=torch.bool)
         notes += [run, torch.full(run.shape, torch.nan)]
-
-
-@contextmanager
-def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the model is in eval mode, no gradient is kept, and no break-even rule hides what skipping does."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), skipping(model) if isinstance(model, AdaptiveForCausalLM) else nullcontext():
-            yield
-    finally:
-        model.train(training)
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
-from laval.evaluate.reader import evaluating
 from laval.measure.speed import Walk, side_by_side
 from laval.measure.timing import paired
 from laval.models.checks import check_adaptive
 from laval.models.depth import known_depth
-from laval.models.switches import using
+from laval.models.switches import evaluating, using
 from laval.runtime import BreakEven
 
 WAYS = {"dense": "full", "skipping": "auto"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -23,7 +23,7 @@ def dense(model: AdaptiveForCausalLM):
 
 @contextmanager
 def using(model: AdaptiveForCausalLM, runtime: str):
-    """Inside, forwards are carried out as `runtime` says: auto, masked, grouped, conditional or dense.
+    """Inside, forwards are carried out as `runtime` says: auto, masked, grouped, conditional, full or dense.
 
     TypeError for a model that is not adaptive.
     """
@@ -47,6 +47,18 @@ def skipping(model: AdaptiveForCausalLM):
         yield model
     finally:
         model.break_even = before
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module):
+    """Inside, any model is in eval mode, no gradient is kept, and no break-even rule hides what skipping does."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), skipping(model) if isinstance(model, AdaptiveForCausalLM) else nullcontext():
+            yield
+    finally:
+        model.train(training)
 
 
 @contextmanager

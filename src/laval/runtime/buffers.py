@@ -64,7 +64,11 @@ class GrowingLayer(DynamicLayer):
 
     def make_room(self, key_states, value_states, seen: int, total: int) -> None:
         length = total + max(self.spare, total // 2)
-        self.buffers = tuple(new.new_empty(*new.shape[:2], length, new.shape[3]) for new in (key_states, value_states))
+        with torch.inference_mode(False):  # lanes make room too, and what they leave behind others must write into
+            self.buffers = tuple(
+                torch.empty(*new.shape[:2], length, new.shape[3], dtype=new.dtype, device=new.device)
+                for new in (key_states, value_states)
+            )
         if seen:
             for buffer, kept in zip(self.buffers, (self.keys, self.values), strict=True):
                 buffer[:, :, :seen] = kept
