@@ -10,25 +10,34 @@ import torch
 from torch.nn import functional as F
 
 from laval.blocks import Block
-from laval.ops.one_row import beside, map_of, norm_of, rotate
+from laval.blocks.parts import Parts
+from laval.ops import one_row
+from laval.ops.one_row import rotate
 from laval.runtime.buffers import GrowingLayer
 
 
 class Lane:
     """The three steps of `block` for one row; ValueError where the family's arrangement is not the plain one."""
 
+    maps = one_row  # what makes maps of modules
+
     def __init__(self, block: Block, dtype: torch.dtype, first: torch.Tensor | None = None):
         parts = block.parts()
         if parts is None or block.implementation != "sdpa":
             raise ValueError(f"layer {block.index} has no lane: {type(block).__name__} under {block.implementation}")
+        map_of, norm_of = self.maps.map_of, self.maps.norm_of
         self.norm, self.feed_norm = norm_of(parts.norm, dtype), norm_of(parts.feed_norm, dtype)
-        self.readable = beside(parts.keys, parts.values, first)
         self.queries, self.output = map_of(parts.queries), map_of(parts.output)
         self.query_norm, self.key_norm = (norm_of(part, dtype) for part in (parts.query_norm, parts.key_norm))
         self.output_norm = norm_of(parts.output_norm, dtype)
         self.gate, self.up, self.down = (map_of(part) for part in (parts.gate, parts.up, parts.down))
         self.activation, self.down_norm = parts.activation, norm_of(parts.down_norm, dtype)
         self.width, self.scaling, self.index = block.attention.head_dim, block.attention.scaling, block.index
+        self.group = block.attention.num_key_value_groups
+        self.prepare(parts, first)
+
+    def prepare(self, parts: Parts, first: torch.Tensor | None) -> None:
+        self.readable = one_row.beside(parts.keys, parts.values, first)
 
     def __call__(self, x: torch.Tensor, turn, mask, cache) -> torch.Tensor:
         """The whole layer: x [D] -> [D]."""

@@ -5,29 +5,22 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from laval.blocks import Block
+from laval.blocks.parts import Parts
+from laval.ops import some_rows
 from laval.ops.one_row import rotate
-from laval.ops.some_rows import map_of, norm_of
+from laval.runtime.lane import Lane
 
 
-class RowsLane:
+class RowsLane(Lane):
     """The three steps of `block` for T rows; ValueError where the family's arrangement is not the plain one.
 
     turn: cos and sin [T, Dh]; mask [1, 1, G * T, S]: rows for each of the G heads that share keys.
     """
 
-    def __init__(self, block: Block, dtype: torch.dtype):
-        parts = block.parts()
-        if parts is None or block.implementation != "sdpa":
-            raise ValueError(f"layer {block.index} has no lane: {type(block).__name__} under {block.implementation}")
-        self.norm, self.feed_norm = norm_of(parts.norm, dtype), norm_of(parts.feed_norm, dtype)
-        self.queries, self.keys, self.values = (map_of(part) for part in (parts.queries, parts.keys, parts.values))
-        self.query_norm, self.key_norm = (norm_of(part, dtype) for part in (parts.query_norm, parts.key_norm))
-        self.output, self.output_norm = map_of(parts.output), norm_of(parts.output_norm, dtype)
-        self.gate, self.up, self.down = (map_of(part) for part in (parts.gate, parts.up, parts.down))
-        self.activation, self.down_norm = parts.activation, norm_of(parts.down_norm, dtype)
-        self.width, self.scaling, self.index = block.attention.head_dim, block.attention.scaling, block.index
-        self.group = block.attention.num_key_value_groups
+    maps = some_rows
+
+    def prepare(self, parts: Parts, first: torch.Tensor | None) -> None:
+        self.keys, self.values = some_rows.map_of(parts.keys), some_rows.map_of(parts.values)
 
     def __call__(self, x: torch.Tensor, turn, mask, cache) -> torch.Tensor:
         """The whole layer: x [T, D] -> [T, D]."""
@@ -48,15 +41,10 @@ class RowsLane:
         if self.query_norm is not None:
             query = self.query_norm(query)
         query = rotate(query, *turn)
-        packed = query.view(1, -1, self.group * len(z), self.width)  # heads that share keys ask as rows
+        packed = query.view(1, kv[0].shape[1], -1, self.width)  # heads that share keys ask as rows
         mixed = F.scaled_dot_product_attention(packed, *kv, attn_mask=mask, scale=self.scaling)
         update = self.output(mixed.reshape(query.shape).transpose(0, 1).flatten(1))  # [T, D]
         return update if self.output_norm is None else self.output_norm(update)
-
-    def feed_forward(self, u: torch.Tensor) -> torch.Tensor:
-        """The feed-forward branch's update, u [T, D] -> [T, D]."""
-        update = self.down(self.activation(self.gate(u)).mul_(self.up(u)))
-        return update if self.down_norm is None else self.down_norm(update)
 
     def heads(self, projected: torch.Tensor) -> torch.Tensor:
         """[T, H * Dh] -> [H, T, Dh], each head's rows side by side."""
