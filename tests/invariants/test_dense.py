@@ -36,12 +36,13 @@ def test_dense_is_the_base(family, implementation):
 @pytest.mark.parametrize(("family", "implementation"), CASES)
 @torch.no_grad()
 def test_a_new_plugin_is_an_identity_bit_for_bit(family, implementation, dtype):
+    """In one pass. Over a cache up to rounding: the last bit of a one-row product depends on the addresses."""
     base = tiny_model(family, dtype, attn_implementation=implementation)
     model = attach(base, FlexiDepth(**WIDTHS))
     ids, mask = padded_prompt()
     with using(model, "masked"):
         assert torch.equal(forward(model, ids, mask).logits, forward(base, ids, mask).logits)
-        assert torch.equal(*(in_pieces(each, ids, mask, [9, 1, 4], read=logits_of) for each in (model, base)))
+        torch.testing.assert_close(*(in_pieces(each, ids, mask, [9, 1, 4], read=logits_of) for each in (model, base)))
 
 
 @pytest.mark.parametrize("runtime", ["masked", "grouped", "conditional", "auto"])

@@ -61,3 +61,11 @@ def prompt() -> torch.Tensor:
 @torch.no_grad()
 def logits_of(model) -> torch.Tensor:
     return model(input_ids=prompt()).logits
+
+
+def assert_came_back(loaded, model) -> None:
+    """Weights bit for bit; logits up to rounding, as the last bit of a product depends on its operands' addresses."""
+    ours, theirs = (dict([*each.named_parameters(), *each.named_buffers()]) for each in (loaded, model))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    torch.testing.assert_close(logits_of(loaded), logits_of(model))

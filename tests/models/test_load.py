@@ -9,7 +9,7 @@ from laval.models import AdaptiveConfig, attach, dense, smollm2
 from laval.models.load import load
 from laval.models.plugin import save_plugin
 from laval.skip import DropLayers
-from tests.models.folders import logits_of, prompt, routed, tiny_tokenizer
+from tests.models.folders import assert_came_back, logits_of, prompt, routed, tiny_tokenizer
 from tests.tiny import tiny_model
 
 
@@ -38,7 +38,7 @@ def test_a_whole_model_comes_back_bit_for_bit(family, tied, tmp_path):
     how = model.base.config._attn_implementation
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "whole", attn_implementation=how)
     assert loaded.base.config._attn_implementation == how
-    assert torch.equal(logits_of(loaded), logits_of(model))
+    assert_came_back(loaded, model)
     assert (loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight) == tied
     assert torch.equal(load(tmp_path / "whole").policy.routers["2"].norm, model.policy.routers["2"].norm)
 
@@ -48,7 +48,8 @@ def test_everything_around_a_whole_model_comes_back(whole):
     model, folder = whole
     assert not [name for name in os.listdir(folder) if not name.endswith((".json", ".safetensors", ".jinja"))]
     for loaded in (load(folder), AutoModelForCausalLM.from_pretrained(folder)):
-        assert torch.equal(logits_of(loaded), logits_of(model)) and not loaded.training
+        assert_came_back(loaded, model)
+        assert not loaded.training
         assert loaded.policy.thresholds == model.policy.thresholds
         assert loaded.generation_config.max_new_tokens == 3
         assert torch.equal(loaded.generate(prompt()), model.generate(prompt()))
@@ -70,7 +71,7 @@ def test_saving_again_keeps_strangers_and_drops_old_shards(whole):
     (folder / "notes.txt").write_text("mine")
     model.save_pretrained(folder, max_shard_size="100KB")
     assert (folder / "model.safetensors.index.json").exists() and not (folder / "model.safetensors").exists()
-    assert torch.equal(logits_of(load(folder)), logits_of(model))
+    assert_came_back(load(folder), model)
     model.save_pretrained(folder)
     assert [name for name in os.listdir(folder) if "safetensors" in name] == ["model.safetensors"]
     assert (folder / "notes.txt").read_text() == "mine"
@@ -150,8 +151,8 @@ def test_a_stock_model_is_the_base_that_its_plugins_name(tmp_path):
     _, folder = stock_folder(tmp_path)
     model = routed(load(folder))
     save_plugin(model, tmp_path / "plugin")
-    assert torch.equal(logits_of(load(tmp_path / "plugin")), logits_of(model))
-    assert torch.equal(logits_of(load(tmp_path / "plugin", base=model.base)), logits_of(model))
+    assert_came_back(load(tmp_path / "plugin"), model)
+    assert_came_back(load(tmp_path / "plugin", base=model.base), model)
 
 
 def test_only_plugins_take_a_base(tmp_path):
@@ -211,7 +212,7 @@ def test_the_default_is_found_in_the_package(tmp_path, monkeypatch):
     stock.config._name_or_path = smollm2.NAME
     model = routed(stock)
     save_plugin(model, tmp_path / "plugins" / "smollm2-135m-instruct")
-    assert torch.equal(logits_of(load("smollm2")), logits_of(model))
+    assert_came_back(load("smollm2"), model)
 
 
 def test_dense_is_the_base(whole, tmp_path):

@@ -13,14 +13,14 @@ from laval.models import attach, plugin
 from laval.models.plugin import load_plugin, save_plugin
 from laval.models.thresholds import logit, tau_of
 from laval.skip import DropLayers, RandomRoutes
-from tests.models.folders import NAME, base, edit, edit_weights, logits_of, routed, tiny_tokenizer
+from tests.models.folders import NAME, assert_came_back, base, edit, edit_weights, logits_of, routed, tiny_tokenizer
 
 
 @pytest.mark.usefixtures("no_pickles")
 def test_round_trip_is_exact(saved):
     model, folder = saved
     loaded = load_plugin(folder, base())
-    assert torch.equal(logits_of(loaded), logits_of(model))
+    assert_came_back(loaded, model)
     assert loaded.policy.thresholds == model.policy.thresholds
     assert loaded.config.curve == model.config.curve and loaded.config.method == model.config.method
     assert sorted(os.listdir(folder)) == ["README.md", "laval.json", "plugin.safetensors"]
@@ -55,7 +55,7 @@ def test_half_precision_on_disk_and_the_base_dtype_in_memory(saved, tmp_path):
 def test_methods_without_weights(method, tmp_path):
     model = attach(base(), method)
     save_plugin(model, tmp_path / "plugin")
-    assert torch.equal(logits_of(load_plugin(tmp_path / "plugin", base())), logits_of(model))
+    assert_came_back(load_plugin(tmp_path / "plugin", base()), model)
 
 
 @given(st.floats(1e-300, 1 - 1e-15))
@@ -75,7 +75,7 @@ def test_thresholds_at_infinity_are_saved(tmp_path):
     model = routed(base())
     model.policy.thresholds = {2: -math.inf, 3: math.inf}
     save_plugin(model, tmp_path / "plugin")
-    assert torch.equal(logits_of(load_plugin(tmp_path / "plugin", base())), logits_of(model))
+    assert_came_back(load_plugin(tmp_path / "plugin", base()), model)
 
 
 def test_the_base_is_found_by_its_name(tmp_path):
@@ -85,7 +85,7 @@ def test_the_base_is_found_by_its_name(tmp_path):
     model = routed(base(str(tmp_path / "base")))
     save_plugin(model, tmp_path / "plugin")
     loaded = load_plugin(tmp_path / "plugin", dtype=torch.float32)
-    assert torch.equal(logits_of(loaded), logits_of(model))
+    assert_came_back(loaded, model)
     assert loaded.tokenizer("de laval").input_ids == [5, 6]
 
 

@@ -20,7 +20,7 @@ from tests.invariants import harness
 from tests.invariants import skipping as rules
 from tests.invariants.harness import forward, in_pieces, prompt
 from tests.invariants.subjects import Subject
-from tests.models.folders import logits_of, routed
+from tests.models.folders import assert_came_back, logits_of, routed
 from tests.tiny import FAMILIES, implementations, tiny_model
 
 RULES = [
@@ -172,14 +172,14 @@ def test_gradients_and_saving_are_refused_by_name(tmp_path):
 def test_the_plugin_of_a_quantised_model_can_be_saved(tmp_path):
     model = routed()
     save_plugin(quantise(model), tmp_path / "plugin")
-    assert torch.equal(logits_of(load_plugin(tmp_path / "plugin", base=model.base)), logits_of(model))
+    assert_came_back(load_plugin(tmp_path / "plugin", base=model.base), model)
 
 
 def test_loading_quantises(tmp_path):
     model = routed()
     model.save_pretrained(tmp_path / "whole")
     loaded = laval.load(tmp_path / "whole", weights="int8")
-    assert torch.equal(logits_of(loaded), logits_of(quantise(model)))
+    assert_came_back(loaded, quantise(model))
     with pytest.raises(ValueError, match="weights is 'int4'; expected \"int8\""):
         laval.load(tmp_path / "whole", weights="int4")
 
