@@ -37,20 +37,30 @@ def beside(first: nn.Module, second: nn.Module, third: torch.Tensor | None) -> C
 
     Plain ones are done at once, by a copy of their weights as they are now.
     """
-    plain = type(first) is type(second) is nn.Linear and first.weight.dtype in PLAIN_DTYPES
-    if not plain or (first.bias is None) != (second.bias is None):
+    joint = joined(first, second, third)
+    if joint is None:
         maps = map_of(first), map_of(second), torch.zeros_like if third is None else third.mv
         return lambda x: tuple(each(x) for each in maps)
+    weight, bias, sizes = joint
+    product = product_of(weight)
+    if bias is None:
+        return lambda x: product(x).split(sizes)[:3]
+    return lambda x: product(x).add_(bias).split(sizes)[:3]
+
+
+def joined(first: nn.Module, second: nn.Module, third: torch.Tensor | None):
+    """One weight, one bias or None, and their parts' sizes, for what `beside` does at once; None if it cannot."""
+    plain = type(first) is type(second) is nn.Linear and first.weight.dtype in PLAIN_DTYPES
+    if not plain or (first.bias is None) != (second.bias is None):
+        return None
     weights = [first.weight.detach(), second.weight.detach()]
     weights.append(first.weight.new_zeros(0, first.in_features) if third is None else third.to(first.weight.dtype))
     sizes = [len(weight) for weight in weights]
-    spare = -sum(sizes) % torch.get_num_threads()  # so that the rows can be parted evenly
-    product = product_of(F.pad(torch.cat(weights), (0, 0, 0, spare)))
-    sizes.append(spare)
+    sizes.append(-sum(sizes) % torch.get_num_threads())  # spare, so that the rows can be parted evenly
+    weight = F.pad(torch.cat(weights), (0, 0, 0, sizes[3]))
     if first.bias is None:
-        return lambda x: product(x).split(sizes)[:3]
-    bias = F.pad(torch.cat((first.bias.detach(), second.bias.detach())), (0, sizes[2] + spare))
-    return lambda x: product(x).add_(bias).split(sizes)[:3]
+        return weight, None, sizes
+    return weight, F.pad(torch.cat((first.bias.detach(), second.bias.detach())), (0, sizes[2] + sizes[3])), sizes
 
 
 def product_of(weight: torch.Tensor) -> Map:

@@ -6,11 +6,13 @@ returns may lie column by column in memory, as the products leave it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from laval.ops.one_row import Map
+from laval.ops.one_row import Map, joined
 from laval.ops.rows import PLAIN_DTYPES, parted, product
 
 
@@ -23,6 +25,19 @@ def map_of(module: nn.Module) -> Map:
         return product
     bias = bias.detach()
     return lambda x: product(x).add_(bias)
+
+
+def beside(first: nn.Module, second: nn.Module, third: torch.Tensor | None) -> Callable[[torch.Tensor], tuple]:
+    """`one_row.beside` for rows [R, I]."""
+    joint = joined(first, second, third)
+    if joint is None:
+        maps = map_of(first), map_of(second), torch.zeros_like if third is None else product_of(third)
+        return lambda x: tuple(each(x) for each in maps)
+    weight, bias, sizes = joint
+    product = product_of(weight)
+    if bias is None:
+        return lambda x: product(x).split(sizes, dim=-1)[:3]
+    return lambda x: product(x).add_(bias).split(sizes, dim=-1)[:3]
 
 
 def product_of(weight: torch.Tensor) -> Map:
