@@ -51,6 +51,17 @@ class GrowingLayer(DynamicLayer):
         self.values = values.narrow(2, 0, total)
         return self.keys, self.values
 
+    def append_rows(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`append_row` for one token of each of B sequences, keys and values [B, Hkv, Dh]."""
+        seen = 0 if self.own is None else self.own.shape[2]
+        if self.own is None or self.keys is not self.own or seen == self.buffers[0].shape[2]:
+            return self.update(keys[:, :, None], values[:, :, None])
+        for buffer, new in zip(self.buffers, (keys, values), strict=True):
+            buffer.select(2, seen).copy_(new)
+        self.keys, self.values = (buffer.narrow(2, 0, seen + 1) for buffer in self.buffers)
+        self.own = self.keys
+        return self.keys, self.values
+
     def reset(self) -> None:
         super().reset()
         self.buffers = self.own = None

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from laval.ops.rows import MOST
 from laval.runtime.break_even import BreakEven
 
-RUNTIMES = ("auto", "masked", "grouped", "conditional", "full", "dense")
+RUNTIMES = ("auto", "masked", "grouped", "conditional", "agreed", "full", "dense")
+"""By agreed, a step of several sequences skips a layer only if all ask to: it changes routes, the others do not."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,14 @@ def choose(
     """
     heard = rule is not None and runtime == "auto" and not gradient and rule.device == device
     loss = rule.loses(rows, step) if heard else None
-    way, reason = pick(runtime, rows, gradient) if loss is None else ("full", loss)
+    way, reason = pick(runtime, rows, gradient, step) if loss is None else ("full", loss)
     stock = way == "masked" or device != "cpu" or gradient
     return Choice(way, reason, "stock" if stock else "few" if rows <= MOST else "many")
 
 
-def pick(runtime: str, rows: int, gradient: bool) -> tuple[str, str]:
+def pick(runtime: str, rows: int, gradient: bool, step: bool) -> tuple[str, str]:
+    if runtime == "agreed" and not step:  # its rows are computed together in any case, so nothing is won by agreeing
+        return "grouped", "runtime='agreed' was asked for, which is for single steps with a cache"
     if runtime != "auto":
         return runtime, f"runtime={runtime!r} was asked for"
     if gradient:

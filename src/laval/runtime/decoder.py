@@ -1,8 +1,9 @@
-"""Decoding one sequence: a token at a time, every layer or only those that a policy runs; or a few tokens at once."""
+"""Decoding by lanes: a token at a time, every layer or only those that a policy runs; or a few tokens at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import torch
@@ -10,10 +11,15 @@ from transformers.cache_utils import DynamicCache
 
 from laval.blocks import Backbone
 from laval.ops.rows import PLAIN_DTYPES
+from laval.runtime.batch import BatchDecoder
 from laval.runtime.lane import Lane
+from laval.runtime.masks import rows_masks
+from laval.runtime.record import Taken
 from laval.runtime.rows_lane import RowsLane
 from laval.skip import Route, SkipPolicy
-from laval.skip.policy import Decision, Single
+
+ONE_ROW = ("full", "conditional", "agreed")
+SOME_ROWS = ("full", "grouped", "conditional", "agreed")
 
 
 class Decoder:
@@ -23,20 +29,29 @@ class Decoder:
     """
 
     def __init__(self, backbone: Backbone, policy: SkipPolicy, dtype: torch.dtype):
-        self.backbone = backbone
+        self.backbone, self.policy, self.dtype = backbone, policy, dtype
         self.rows_lanes = [RowsLane(block, dtype) for block in backbone.blocks]
         self.singles = {index: policy.single(index) for index in policy.layers}
+
+    @cached_property
+    def lanes(self) -> list[Lane]:
         firsts = {index: single.first for index, single in self.singles.items()}
-        self.lanes = [Lane(block, dtype, firsts.get(block.index)) for block in backbone.blocks]
-        self.policy = policy
+        return [Lane(block, self.dtype, firsts.get(block.index)) for block in self.backbone.blocks]
+
+    @cached_property
+    def batch(self) -> BatchDecoder:
+        return BatchDecoder(self.backbone, self.policy, self.dtype)
 
     def __call__(self, step: str, x: torch.Tensor, contexts, cache) -> tuple[torch.Tensor, Sequence[Route]]:
-        """x [1, T, D] carried out by `step`, full or conditional, and the routes taken; T > 1 only in full."""
-        if x.shape[1] > 1:
+        """x [B, T, D] carried out by `step`, and the routes taken: one row, rows of one sequence, or one of each."""
+        batch, length, width = x.shape
+        if length > 1:
             x, taken = self.full_rows(x[0], contexts, cache)
+        elif batch > 1:
+            x, taken = getattr(self.batch, step)(x[:, 0], contexts, cache)
         else:
             x, taken = getattr(self, step)(x.view(-1), contexts, cache)
-        return x.view(1, -1, x.shape[-1]), taken
+        return x.view(batch, length, width), taken
 
     @torch.inference_mode()
     def full(self, x: torch.Tensor, contexts, cache) -> tuple[torch.Tensor, Sequence[Route]]:
@@ -48,7 +63,7 @@ class Decoder:
     @torch.inference_mode()
     def full_rows(self, x: torch.Tensor, contexts, cache) -> tuple[torch.Tensor, Sequence[Route]]:
         """x [T, D] through every layer."""
-        turns, masks = turns_of(contexts, len(x)), masks_of(contexts, x, self.rows_lanes[0].group)
+        turns, masks = turns_of(contexts, len(x)), rows_masks(contexts, x, self.rows_lanes[0].group)
         for lane, turn, mask in zip(self.rows_lanes, turns, masks, strict=True):
             x = lane(x, turn, mask, cache)
         return x, ()
@@ -73,6 +88,8 @@ class Decoder:
                 x = x + scaled(single.adapt(lane.feed_norm(x)), decision.scale)
         return x, Taken(list(self.singles.values()), taken)
 
+    agreed = conditional  # one row agrees with itself
+
 
 def turns_of(contexts, *rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """cos and sin of the one position [Dh], or of `rows` of them [T, Dh], for each layer; alike ones are shared."""
@@ -83,40 +100,8 @@ def turns_of(contexts, *rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [made[id(context.cos)] for context in contexts]
 
 
-def masks_of(contexts, x: torch.Tensor, group: int) -> list[torch.Tensor]:
-    """What rows x [T, D] may see, for each layer, added to scores: [1, 1, G * T, S] for G heads that share keys."""
-    made: dict[int, torch.Tensor] = {}
-    for mask in (context.mask for context in contexts):
-        if id(mask) not in made:
-            made[id(mask)] = added(causal(x) if mask is None else mask, x.dtype).repeat(1, 1, group, 1)
-    return [made[id(context.mask)] for context in contexts]
-
-
-def causal(x: torch.Tensor) -> torch.Tensor:
-    """What no mask means to transformers for several rows x [T, D]: a start, each row seeing those before it."""
-    return torch.ones(1, 1, len(x), len(x), dtype=torch.bool).tril()
-
-
-def added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A mask that tells what to see as one to be added, made once instead of in every layer."""
-    return mask if mask.dtype != torch.bool else torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
-
-
 def scaled(update: torch.Tensor, scale: float | None) -> torch.Tensor:
     return update if scale is None else update * scale
-
-
-class Taken(Sequence):
-    """The routes of one token, written out only for who asks: thousands of tokens pass and few are looked at."""
-
-    def __init__(self, singles: list[Single], decisions: list[Decision]):
-        self.singles, self.decisions = singles, decisions
-
-    def __len__(self) -> int:
-        return len(self.decisions)
-
-    def __getitem__(self, index: int) -> Route:
-        return self.singles[index].route(self.decisions[index])
 
 
 class Decoders:
@@ -142,17 +127,18 @@ class Decoders:
 
 
 def suits(step: str, x: torch.Tensor, contexts, cache) -> bool:
-    """Whether a call is one that a decoder can carry out by `step`: one sequence and its growing cache.
+    """Whether a call on x [B, T, D] is one that a decoder can carry out by `step`, with its growing cache.
 
-    One token in full or conditional, or more in full; with a mask for all heads or none.
+    One token of each sequence by any step of lanes, or several of one sequence in full; with masks for all heads.
     """
-    alone = type(cache) is DynamicCache and x.shape[0] == 1
-    steps = ("full", "conditional") if x.shape[1] == 1 else ("full",)
-    return alone and step in steps and not any(context.kwargs or by_head(context.mask, x) for context in contexts)
+    steps = ("full",) if x.shape[1] > 1 else ONE_ROW if len(x) == 1 else SOME_ROWS
+    shaped = x.shape[1] == 1 or len(x) == 1
+    known = type(cache) is DynamicCache and shaped and step in steps
+    return known and not any(context.kwargs or by_head(context.mask, x) for context in contexts)
 
 
 def by_head(mask, x: torch.Tensor) -> bool:
-    return mask is not None and mask.shape[:3] != (1, 1, x.shape[1])
+    return mask is not None and mask.shape[:3] not in ((1, 1, x.shape[1]), (len(x), 1, x.shape[1]))
 
 
 def make(model) -> Decoder | None:

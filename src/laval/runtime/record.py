@@ -1,10 +1,13 @@
-"""What ran, for every forward inside a `with` block."""
+"""What ran: in one forward, or in every forward inside a `with` block."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+
+from laval.skip import Route
 
 
 @dataclass
@@ -27,3 +30,19 @@ class Recording:
     def gate(self) -> torch.Tensor:
         """Router probabilities, NaN where a layer has no router, [L, B, T]."""
         return torch.cat(self.gates, dim=-1)
+
+
+class Taken(Sequence):
+    """The routes of one step, written out only for who asks: thousands of tokens pass and few are looked at.
+
+    answers: of a policy, layer by layer; decisions: what each of them decided.
+    """
+
+    def __init__(self, answers: list, decisions: list):
+        self.answers, self.decisions = answers, decisions
+
+    def __len__(self) -> int:
+        return len(self.decisions)
+
+    def __getitem__(self, index: int) -> Route:
+        return self.answers[index].route(self.decisions[index])

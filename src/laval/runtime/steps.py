@@ -1,4 +1,4 @@
-"""Three ways to carry out one routed layer, equal in result given equal routes.
+"""Ways to carry out one routed layer, equal in result given equal routes.
 
 Each takes a block, its policy, hidden states x [B, T, D], the layer's context, and optionally the run mask decided
 elsewhere; each returns the new hidden states and the route it took.
@@ -48,7 +48,19 @@ def conditional(block: Block, policy: SkipPolicy, x, context: Context, run=None)
     return skip_all(block, policy, x, route), route
 
 
-STEPS = {"masked": masked, "grouped": grouped, "conditional": conditional}
+def agreed(block: Block, policy: SkipPolicy, x, context: Context, run=None) -> tuple[torch.Tensor, Route]:
+    """Skipped only if every row asks to skip, so that its weights need not be read; else every row runs.
+
+    Changes routes: of several rows fewer skip than ask to, never more. Given routes are obeyed.
+    """
+    z = block.norm(x)
+    if run is None:
+        asked = policy.route(block.index, z, context).run
+        run = asked.any().expand_as(asked)
+    return conditional(block, policy, x, context, run)
+
+
+STEPS = {"masked": masked, "grouped": grouped, "conditional": conditional, "agreed": agreed}
 
 
 def ayes(run: torch.Tensor) -> int:

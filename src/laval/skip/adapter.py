@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from laval.ops.one_row import Map, map_of, product_of
+from laval.ops import one_row, some_rows
+from laval.ops.one_row import Map
 from laval.ops.rows import project
 
 
@@ -27,14 +28,22 @@ class Adapter(nn.Module):
         return project(self.up_proj, F.silu(project(self.gate_proj, u)) * project(self.down_proj, u))
 
     def single(self) -> Map:
-        """The same for one row u [D], both maps into the bottleneck as one; of the weights as they are now."""
-        up = map_of(self.up_proj)
+        """The same for one row u [D], of the weights as they are now."""
+        return self.made_by(one_row)
+
+    def several(self) -> Map:
+        """The same for a few rows u [R, D], of the weights as they are now."""
+        return self.made_by(some_rows)
+
+    def made_by(self, maps) -> Map:
+        """With maps of one row or of some, both maps into the bottleneck as one."""
         if type(self.gate_proj) is not nn.Linear or type(self.down_proj) is not nn.Linear:
             return self
-        both = product_of(torch.cat((self.gate_proj.weight.detach(), self.down_proj.weight.detach())))
+        up = maps.map_of(self.up_proj)
+        both = maps.product_of(torch.cat((self.gate_proj.weight.detach(), self.down_proj.weight.detach())))
 
         def adapt(u: torch.Tensor) -> torch.Tensor:
-            gate, inner = both(u).chunk(2)  # [bottleneck]
+            gate, inner = both(u).chunk(2, dim=-1)  # [..., bottleneck]
             return up(F.silu(gate).mul_(inner))
 
         return adapt
@@ -47,4 +56,7 @@ class NoAdapter(nn.Module):
         return torch.zeros_like(u)
 
     def single(self) -> Map:
+        return torch.zeros_like
+
+    def several(self) -> Map:
         return torch.zeros_like

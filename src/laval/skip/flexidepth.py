@@ -15,6 +15,7 @@ from laval.skip.adapter import Adapter, NoAdapter
 from laval.skip.policy import Decision, Single, SkipPolicy, check_layers, is_number, is_whole
 from laval.skip.route import GATE_MODES, Route
 from laval.skip.router import ROUTERS, wide_of
+from laval.skip.several import Decisions, Several
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,9 @@ class FlexiDepthPolicy(SkipPolicy):
     def single(self, index: int) -> Single:
         return FlexiSingle(self, index)
 
+    def several(self, index: int) -> Several:
+        return FlexiSeveral(self, index)
+
 
 class FlexiSingle(Single):
     """Router and adapter of one layer in the fewest operations, where both are the plain ones."""
@@ -135,3 +139,25 @@ class FlexiSingle(Single):
     def route(self, decision: Decision) -> Route:
         dtype = wide_of(self.policy.routers[str(self.index)].head.weight)
         return self.policy.gated(torch.full((1, 1), decision.score, dtype=dtype), torch.tensor([[decision.ran]]))
+
+
+class FlexiSeveral(Several):
+    """Router and adapter of one layer for a few rows in few operations, where both are the plain ones."""
+
+    def __init__(self, policy: FlexiDepthPolicy, index: int):
+        super().__init__(policy, index)
+        self.first, self.finish = policy.routers[str(index)].several()
+        self.adapt = policy.adapters[str(index)].several()
+        self.scales = policy.method.gate == "released"
+
+    def decide(self, z: torch.Tensor, e: torch.Tensor, context) -> Decisions:
+        score, threshold = self.finish(e), self.policy.thresholds[self.index]  # [B]
+        ran = [one > threshold for one in score.tolist()]
+
+        def record(run: torch.Tensor):
+            return self.policy.gated(score[:, None].clone(), run)  # a plain tensor, though decided in inference mode
+
+        if not self.scales:
+            return Decisions(ran, record)
+        gate = score.sigmoid().to(z.dtype)[:, None]
+        return Decisions(ran, record, gate, 1 - gate)

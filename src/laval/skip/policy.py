@@ -11,6 +11,7 @@ from torch import nn
 
 from laval.blocks import Context
 from laval.skip.route import Route
+from laval.skip.several import Several
 
 NEVER_SKIPPED = 0  # layer 0 writes the cache entries that generate counts tokens by
 
@@ -66,6 +67,10 @@ class SkipPolicy(nn.Module):
     def single(self, index: int) -> Single:
         """The same answers for one row at layer `index`."""
         return Single(self, index)
+
+    def several(self, index: int) -> Several:
+        """The same answers for one row of each of several sequences."""
+        return Several(self, index)
 
 
 class Decision(NamedTuple):

@@ -15,6 +15,9 @@ from laval.ops.rows import linear, rms_norm
 Narrow = tuple[torch.Tensor, Callable[[list[float]], float]]
 """A router in two parts: the weight [b, D] of its first map, and what makes a score of that map's few numbers."""
 
+Wide = tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]
+"""The same for rows: what makes scores [R] of the first map's numbers e [R, b]."""
+
 
 class Router(nn.Module):
     """z [..., D] -> score [...], in float32 or better: g = sigmoid(score).
@@ -49,6 +52,13 @@ class Router(nn.Module):
             norm, vector = self.norm.tolist(), self.fold(wide_of(self.up.weight)).tolist()
             bias = float(self.head.bias)
         return self.down.weight.detach(), lambda e: self.score_of(e, norm, vector) + bias
+
+    def several(self) -> Wide:
+        """The same for a few rows, of the weights as they are now."""
+        wide = wide_of(self.up.weight)
+        with torch.no_grad():
+            vector, bias = self.fold(wide), self.head.bias.detach().to(wide)
+        return self.down.weight.detach(), lambda e: torch.addmv(bias, self.squash(e.to(wide)), vector)
 
     def score_of(self, e: list[float], norm: list[float], vector: list[float]) -> float:
         """Vector times tanh(RMSNorm(e))."""
@@ -107,6 +117,11 @@ class LinearRouter(nn.Module):
         """The same for one row, of the weights as they are now."""
         bias = float(self.head.bias)
         return self.head.weight.detach(), lambda e: e[0] + bias
+
+    def several(self) -> Wide:
+        """The same for a few rows, of the weights as they are now."""
+        bias = self.head.bias.detach()
+        return self.head.weight.detach(), lambda e: (e + bias).view(-1)
 
 
 def wide_of(z: torch.Tensor) -> torch.dtype:
