@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from transformers.cache_utils import DynamicCache
 
 from laval.compat import cache_argument
 from laval.models import using
+from laval.speculate.states import States
 
 
 class Reader:
     """`cache` holds dense keys and values of the first `length` tokens of a text.
 
     The first `exact` of them come from the very passes that plain decoding makes (the prompt, then token by token).
-    The others were read several at once: the same up to rounding.
+    The others were read several at once: the same up to rounding. `tokens`: the text's first `length` ids; `states`,
+    if wanted: the last hidden states of those tokens that were read here.
     """
 
-    def __init__(self, model, cache: DynamicCache):
-        self.model, self.cache = model, cache
+    def __init__(self, model, cache: DynamicCache, states: States | None = None):
+        self.model, self.cache, self.states = model, cache, states
         self.length = self.exact = cache.get_seq_length()
         self.prompt = 0
+        self.tokens: list[int] = []
 
     def start(self, ids: torch.Tensor) -> torch.Tensor:
         """Read the prompt ids [1, T], or what the cache lacks of it; logits of its last token [1, V]."""
+        if self.states:
+            self.states.start(self.length)
+        self.tokens = ids[0].tolist()
         logits = self.forward(ids[:, self.length :], logits_to_keep=1)
         self.prompt = self.length = self.exact = ids.shape[1]
         # from here on, layers with a window keep what a step back may need, until told otherwise by `forget`
@@ -33,6 +41,7 @@ class Reader:
         """Append tokens (a list of T ids) and return their logits [T, V]."""
         logits = self.forward(torch.tensor([tokens], device=self.model.device))
         plain = len(tokens) == 1 and self.exact == self.length
+        self.tokens += tokens
         self.length += len(tokens)
         self.exact += plain
         return logits
@@ -41,6 +50,10 @@ class Reader:
         """Drop the last `count` tokens; to be called after every round, also with 0, for layers with a window."""
         if count or self.slides:
             self.cache.crop(-count)
+        if count:
+            del self.tokens[-count:]
+        if count and self.states:
+            self.states.forget(count)
         self.length -= count
         self.exact = min(self.exact, self.length)
 
@@ -64,5 +77,8 @@ class Reader:
         return any(self.cache.is_sliding)
 
     def forward(self, ids: torch.Tensor, **options) -> torch.Tensor:
-        with using(self.model, "full"):
+        with using(self.model, "full"), self.hearing():
             return self.model(ids, use_cache=True, **options, **cache_argument(self.cache)).logits[0]
+
+    def hearing(self):
+        return self.states.hearing(self.model.backbone.decoder.norm) if self.states else nullcontext()
