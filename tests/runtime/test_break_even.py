@@ -48,7 +48,7 @@ def test_even_is_not_losing():
 
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "auto"])
 def test_a_runtime_that_was_asked_for_stays(runtime):
-    assert choose(runtime, 8, False, rule=ALWAYS, step=True) == choose(runtime, 8, False)
+    assert choose(runtime, 8, False, rule=ALWAYS, step=True) == choose(runtime, 8, False, step=True)
 
 
 @pytest.mark.parametrize(("gradient", "device"), [(True, "cpu"), (False, "cuda")])

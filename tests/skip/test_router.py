@@ -19,7 +19,7 @@ def router():
 
 
 def unfolded(router, z):
-    return router.head(router.up(router.squash(router.down(z)))).squeeze(-1)
+    return router.head(router.up(router.squash(router.down(z), router.normalise))).squeeze(-1)
 
 
 def halve(router):
@@ -76,3 +76,16 @@ def test_one_row_gets_the_score_of_any_row(kind, dtype):
         first, finish = router.single()
         found = [finish(first.mv(row).tolist()) for row in z]
     assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_several_rows_get_the_scores_of_any_rows(kind, dtype):
+    torch.manual_seed(1)
+    router = ROUTERS[kind](16, 5).to(dtype)
+    for parameter in router.parameters():
+        torch.nn.init.normal_(parameter)
+    z = torch.randn(4, 16).to(dtype)
+    with torch.no_grad():
+        first, finish = router.several()
+        torch.testing.assert_close(finish(z @ first.t()), router(z), rtol=1e-5, atol=1e-5)

@@ -53,8 +53,12 @@ def norm_of(module: nn.Module | None, dtype: torch.dtype) -> Map | None:
     eps = getattr(module, "variance_epsilon", None)  # Gemma's norms have another name for it, and add 1
     if module is None or eps is None or dtype != torch.float32 or module.weight.dtype != dtype:
         return module
-    weight = module.weight.detach()
-    small, share = torch.tensor(eps), 1 / weight.numel()
+    return rms_norm_of(module.weight.detach(), eps)
+
+
+def rms_norm_of(weight: torch.Tensor, eps: float) -> Map:
+    """RMSNorm over the last axis by scale [D]."""
+    small, share = torch.tensor(eps, dtype=weight.dtype), 1 / weight.numel()
 
     def norm(x: torch.Tensor) -> torch.Tensor:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)

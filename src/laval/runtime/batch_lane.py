@@ -36,19 +36,12 @@ class BatchLane(Lane):
 
     def attend(self, z: torch.Tensor, kv, turn, mask=None) -> torch.Tensor:
         """The attention branch's update, z [B, D] -> [B, D]."""
-        return self.attention_update(self.mix(z, kv, turn, mask))
-
-    def mix(self, z: torch.Tensor, kv, turn, mask) -> torch.Tensor:
-        """Attention proper, z [B, D] -> [B, H * Dh]."""
         query = self.heads(self.queries(z))  # [B, H, Dh]
         if self.query_norm is not None:
             query = self.query_norm(query)
         packed = rotate(query, *turn).view(len(z), kv[0].shape[1], -1, self.width)  # heads that share keys ask as rows
-        return F.scaled_dot_product_attention(packed, *kv, attn_mask=mask, scale=self.scaling).reshape(len(z), -1)
-
-    def attention_update(self, mixed: torch.Tensor) -> torch.Tensor:
-        """Output projection of rows [R, H * Dh] -> [R, D], and the norm behind it where a family has one."""
-        update = self.output(mixed)
+        mixed = F.scaled_dot_product_attention(packed, *kv, attn_mask=mask, scale=self.scaling)
+        update = self.output(mixed.reshape(len(z), -1))
         return update if self.output_norm is None else self.output_norm(update)
 
     def heads(self, projected: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from laval.ops.one_row import Map
 from laval.ops.rows import linear, rms_norm
+from laval.ops.some_rows import rms_norm_of
 
 Narrow = tuple[torch.Tensor, Callable[[list[float]], float]]
 """A router in two parts: the weight [b, D] of its first map, and what makes a score of that map's few numbers."""
@@ -40,7 +42,7 @@ class Router(nn.Module):
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         wide = wide_of(z)
-        squeezed = self.squash(linear(z.to(wide), self.down.weight.to(wide)))  # [..., D/16]
+        squeezed = self.squash(linear(z.to(wide), self.down.weight.to(wide)), self.normalise)  # [..., D/16]
         return (squeezed * self.folded(wide)).sum(-1) + self.head.bias.to(wide)
 
     def single(self) -> Narrow:
@@ -57,8 +59,9 @@ class Router(nn.Module):
         """The same for a few rows, of the weights as they are now."""
         wide = wide_of(self.up.weight)
         with torch.no_grad():
-            vector, bias = self.fold(wide), self.head.bias.detach().to(wide)
-        return self.down.weight.detach(), lambda e: torch.addmv(bias, self.squash(e.to(wide)), vector)
+            vector, bias = self.fold(wide), self.head.bias.to(wide)
+            norm = rms_norm_of(self.norm.to(wide), self.eps)
+        return self.down.weight.detach(), lambda e: torch.addmv(bias, self.squash(e.to(wide), norm), vector)
 
     def score_of(self, e: list[float], norm: list[float], vector: list[float]) -> float:
         """Vector times tanh(RMSNorm(e))."""
@@ -81,8 +84,8 @@ class Router(nn.Module):
     def fold(self, wide: torch.dtype) -> torch.Tensor:
         return (self.head.weight.to(wide) @ self.up.weight.to(wide)).squeeze(0)
 
-    def squash(self, e: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.normalise(e))
+    def squash(self, e: torch.Tensor, norm: Map) -> torch.Tensor:
+        return torch.tanh(norm(e))
 
     def normalise(self, e: torch.Tensor) -> torch.Tensor:
         return rms_norm(e, self.norm.to(e.dtype), self.eps)
@@ -91,8 +94,8 @@ class Router(nn.Module):
 class TanhFirstRouter(Router):
     """The order of the paper's text: RMSNorm(tanh(W_down z))."""
 
-    def squash(self, e: torch.Tensor) -> torch.Tensor:
-        return self.normalise(torch.tanh(e))
+    def squash(self, e: torch.Tensor, norm: Map) -> torch.Tensor:
+        return norm(torch.tanh(e))
 
     def score_of(self, e: list[float], norm: list[float], vector: list[float]) -> float:
         """Vector times RMSNorm(tanh(e))."""
