@@ -89,11 +89,12 @@ def learned(out: Screen, model, ids) -> BreakEven:
 
 
 def rule_table(rule: BreakEven) -> Table:
-    table = Table("", "rows", "times faster", "auto", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table("", "rows", "times faster", "95 %", "auto", box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name, step in (("decode", True), ("prefill", False)):
-        for rows, ratio in getattr(rule, name).items():
+        for rows, found in getattr(rule, name).items():
             verdict = "skips" if rule.loses(rows, step) is None else "runs every layer"
-            table.add_row(name, str(rows), f"[bold]{ratio:.3f}[/]", verdict)
+            ratio, interval = f"[bold]{found.ratio:.3f}[/]", f"{found.low:.3f} to {found.high:.3f}"
+            table.add_row(name, str(rows), ratio, interval, verdict)
     return table
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -14,9 +15,11 @@ from laval.machine import cache_folder, machine_key
 from laval.models.depth import known_depth
 from laval.models.modeling import AdaptiveForCausalLM
 from laval.runtime import BreakEven
+from laval.runtime.break_even import Measured
 
 log = logging.getLogger("laval")
 
+FORMAT = 2  # 1 had ratios without intervals
 REACH = 0.6  # layers of mean depth over which a rule still holds
 SAME = 0.05  # a rule learned this near replaces the older one
 
@@ -38,7 +41,8 @@ def keep(model: AdaptiveForCausalLM, rule: BreakEven) -> None:
     rules[key] = [*others, rule]
     try:
         with atomic_write(path, "w") as file:
-            json.dump({key: [asdict(rule) for rule in kept] for key, kept in rules.items()}, file, indent=1)
+            found = {key: [asdict(rule) for rule in kept] for key, kept in rules.items()}
+            json.dump({"format": FORMAT, "rules": found}, file, indent=1)
     except OSError as error:  # read-only or full: only the next learning costs its minute again
         log.warning("the break-even rule of this machine is not kept in %s: %s", path, error)
 
@@ -55,21 +59,39 @@ def key_of(model: AdaptiveForCausalLM) -> str:
 
 
 def read(path: Path) -> dict[str, list[BreakEven]]:
-    """All rules by key; none when the file is missing or cannot be read (it can be made again)."""
+    """All rules by key; none, with a warning that says why, when the file cannot be read (it can be made again)."""
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        return {key: [rule_of(record) for record in records] for key, records in kept.items()}
-    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
         return {}
+    try:
+        kept = json.loads(text)
+        if kept.get("format", 1) != FORMAT:
+            warn_once(path, f"they are of format {kept.get('format', 1)} and this version reads {FORMAT}")
+            return {}
+        return {key: [rule_of(record) for record in records] for key, records in kept["rules"].items()}
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        warn_once(path, f"the file is damaged ({type(error).__name__}: {error})")
+        return {}
+
+
+@cache
+def warn_once(path: Path, reason: str) -> None:
+    log.warning("the break-even rules in %s are ignored: %s; learn again: laval bench MODEL --learn", path, reason)
 
 
 def rule_of(record: dict) -> BreakEven:
     """ValueError, TypeError, KeyError or AttributeError for anything but what `keep` wrote."""
     tables = [
-        {positive(int(rows)): positive(float(ratio)) for rows, ratio in record[name].items()}
+        {positive(int(rows)): measured_of(found) for rows, found in record[name].items()}
         for name in ("decode", "prefill")
     ]
     return BreakEven(float(record["depth"]), *tables, device=str(record["device"]))
+
+
+def measured_of(found: dict) -> Measured:
+    numbers = (positive(float(found[name])) for name in ("ratio", "low", "high"))
+    return Measured(*numbers, rounds=positive(int(found["rounds"])))
 
 
 def positive(number):

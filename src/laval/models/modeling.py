@@ -34,9 +34,11 @@ class AdaptiveOutput(CausalLMOutputWithPast):
 class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
     """`base`: the untouched transformers model, under its own weight names. `policy`: who skips what.
 
-    `runtime` says how a forward is carried out: auto, masked, grouped, conditional, full (every layer runs) or dense
-    (the untouched base). All but masked and dense use quick kernels on a CPU without gradients, equal up to rounding.
-    `break_even`, where one was learned, has auto run every layer in calls of sizes at which skipping lost.
+    `runtime` says how a forward is carried out: auto, masked, grouped, conditional, agreed (sequences skip a
+    layer together or not at all), full (every layer runs) or dense (the untouched base). All but masked and dense use
+    quick kernels on a CPU without gradients, equal up to rounding.
+    `break_even`, where one was learned, has auto run every layer in calls with a cache given (as `generate` does) of
+    sizes at which skipping lost.
     """
 
     config_class = AdaptiveConfig
@@ -123,7 +125,8 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
         `cache` and `past_key_values` are one argument under its new and its old name. kwargs go to attention.
         """
         kwargs = attention_options(kwargs)
-        cache = self.open_cache(pick_cache(cache, past_key_values), use_cache)
+        given = pick_cache(cache, past_key_values)
+        cache = self.open_cache(given, use_cache)
         if check_runtime(self.runtime) == "dense":
             logits, taken = (
                 self.run_dense(input_ids, inputs_embeds, attention_mask, position_ids, cache, logits_to_keep, kwargs),
@@ -133,7 +136,7 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
             give_room(cache)
             x = self.backbone.embed(input_ids, inputs_embeds)  # [B, T, D]
             step = cache is not None and x.shape[1] == 1
-            way = self.way(x.shape[0] * x.shape[1], step, x.device.type, routes is not None)
+            way = self.way(x.shape[0] * x.shape[1], step, x.device.type, given is not None and routes is None)
             backbone = {"stock": self.backbone, "few": self.quick, "many": self.many}[way.kernels]
             contexts = backbone.contexts(x, attention_mask, position_ids, cache, **kwargs)
             decoder = self.decoder(way, x, contexts, cache) if routes is None else None
@@ -146,10 +149,14 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
         loss = self.language_loss(logits, labels, num_items_in_batch)
         return AdaptiveOutput(loss=loss, logits=logits, routes=taken, **output_field(cache))
 
-    def way(self, rows: int, step: bool, device: str, replays: bool = False) -> Choice:
-        """How to carry out a call of B * T rows; step: a single one with a cache, replays: its routes are given."""
-        # routes that are given are obeyed; and keys that hide can be read only by layers that hide
-        rule = None if replays or not self.policy.keeps_kv else self.break_even
+    def way(self, rows: int, step: bool, device: str, generating: bool = True) -> Choice:
+        """How to carry out a call of B * T rows; step: a single one with a cache.
+
+        generating: with the caller's cache, as `generate` calls, and no routes given. Elsewhere the break-even rule
+        is not heard: who hands in tokens alone wants to see what the model does with them, routes included.
+        """
+        # keys that hide can be read only by layers that hide
+        rule = self.break_even if generating and self.policy.keeps_kv else None
         return choose(self.runtime, rows, torch.is_grad_enabled() or self.training, device, rule, step)
 
     def run_layers(self, way: Choice, blocks, x, contexts, routes=None) -> tuple[torch.Tensor, tuple[Route, ...]]:

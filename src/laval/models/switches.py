@@ -23,7 +23,7 @@ def dense(model: AdaptiveForCausalLM):
 
 @contextmanager
 def using(model: AdaptiveForCausalLM, runtime: str):
-    """Inside, forwards are carried out as `runtime` says: auto, masked, grouped, conditional, full or dense.
+    """Inside, forwards are carried out as `runtime` says: auto, masked, grouped, conditional, agreed, full or dense.
 
     TypeError for a model that is not adaptive.
     """

@@ -1,0 +1,119 @@
+"""What a model has left behind of each stream of a batch: tensors with the batch first, in parts as the model has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+from laval.blocks.reach import FREE, Reach
+from laval.shorten.rows import Rows
+
+Index = torch.Tensor | None
+
+
+class Memory:
+    """Keeps what is asked to keep. `fresh` until the first call is over: then start rows have been laid."""
+
+    def __init__(self):
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.parts: dict[str, Memory] = {}
+        self.fresh = True
+
+    def part(self, name: str) -> Memory:
+        """The memory of one part of the model."""
+        return self.parts.setdefault(name, Memory())
+
+    def recall(self, name: str, batch: Index = None) -> torch.Tensor | None:
+        """What was kept last for the streams `batch`; None before that."""
+        found = self.tensors.get(name)
+        return found if found is None or batch is None else found[batch]
+
+    def keep(self, name: str, value: torch.Tensor, batch: Index = None) -> None:
+        """Keep value [B, ...] for the streams `batch`."""
+        known = self.tensors.get(name)
+        self.tensors[name] = value if batch is None or known is None else known.index_copy(0, batch, value)
+
+    def change(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Apply a function over the batch axis to everything: reordering, repeating, choosing."""
+        self.tensors = {name: function(tensor) for name, tensor in self.tensors.items()}
+        for part in self.parts.values():
+            part.change(function)
+
+    def reach(self, rows: Rows, asking: torch.Tensor | None = None, places: torch.Tensor | None = None) -> Reach:
+        """The reach of queries at places `asking` [B, Q] over the keys of `rows` and those kept; by default their own.
+
+        places [B, T]: of the keys, where they are not their numbers in the stream.
+        """
+        own = asking is None
+        keys = torch.where(rows.real, rows.places if places is None else places, FREE)
+        queries = rows.places if own else asking
+        if "used" not in self.tensors:
+            return FirstReach(self, rows, queries, keys, own)
+        return LaterReach(self, rows, queries, keys)
+
+
+class Nothing(Memory):
+    """The memory of a call that nothing follows: it keeps nothing."""
+
+    def part(self, name):
+        return self
+
+    def keep(self, name, value, batch=None):
+        pass
+
+    def reach(self, rows, asking=None, places=None):
+        own = asking is None
+        keys = torch.where(rows.real, rows.places if places is None else places, FREE)
+        return Reach(rows.places if own else asking, keys, plain=own)
+
+
+class FirstReach(Reach):
+    """The first keys of all streams: written down, and read as they came."""
+
+    def __init__(self, memory: Memory, rows: Rows, queries, keys, own: bool):
+        super().__init__(queries, keys, plain=own)
+        self.memory = memory
+        memory.keep("used", rows.lengths)
+        memory.keep("places", keys)
+
+    def extend(self, layer, keys, values):
+        self.memory.keep(f"keys {layer}", keys.transpose(1, 2))  # [B, S, H, Dh]: slots beside the batch
+        self.memory.keep(f"values {layer}", values.transpose(1, 2))
+        return keys, values
+
+
+class LaterReach(Reach):
+    """Keys behind those that are kept, in the next slots of each stream."""
+
+    def __init__(self, memory: Memory, rows: Rows, queries, keys):
+        self.memory, self.batch = memory, rows.batch
+        used = memory.recall("used", rows.batch)
+        self.slots = used[:, None] + torch.arange(keys.shape[1], device=used.device)  # [B, T]
+        self.most = int((used + rows.lengths).max())
+        memory.keep("used", used + rows.lengths, rows.batch)
+        super().__init__(queries, self.write("places", keys, FREE))
+        self.new = keys
+
+    def extend(self, layer, keys, values):
+        return tuple(
+            self.write(f"{name} {layer}", new.transpose(1, 2)).transpose(1, 2)
+            for name, new in (("keys", keys), ("values", values))
+        )
+
+    def write(self, name: str, new: torch.Tensor, blank: float = 0) -> torch.Tensor:
+        """Put new [B, T, ...] into its slots; everything that these streams hold, [B, most, ...]."""
+        store = self.memory.tensors[name] = roomy(self.memory.tensors[name], self.most + new.shape[1], blank)
+        streams = torch.arange(len(store), device=store.device) if self.batch is None else self.batch
+        store[streams[:, None], self.slots] = new.detach()
+        return store[:, : self.most] if self.batch is None else store[self.batch, : self.most]
+
+
+def roomy(store: torch.Tensor, slots: int, blank: float = 0) -> torch.Tensor:
+    """The store [B, C, ...] with room for `slots`; it doubles, so that growing costs little per token."""
+    have = store.shape[1]
+    if slots <= have and not store.requires_grad:
+        return store
+    more = max(slots, 2 * have) - have if slots > have else 0
+    return F.pad(store.detach(), (0, 0) * (store.ndim - 2) + (0, more), value=blank)
