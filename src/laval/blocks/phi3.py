@@ -53,10 +53,11 @@ class Phi3Block(MistralBlock):
 
     def project(self, z: torch.Tensor, first: int, count: int) -> torch.Tensor:
         """Heads `first` to `first + count` of the fused projection, [..., D] -> [..., count, Dh]."""
-        fused = self.attention.qkv_proj
-        if type(fused) is not torch.nn.Linear:  # a LoRA or quantised projection has no plain weight to slice
+        fused, width = self.attention.qkv_proj, self.attention.head_dim
+        if hasattr(fused, "part"):  # quantised
+            return self.heads(fused.part(z, first * width, count * width))
+        if type(fused) is not torch.nn.Linear:  # a LoRA has no plain weight to slice
             return self.heads(fused(z)).narrow(-2, first, count)
-        width = self.attention.head_dim
         return self.heads(self.kernels.product(z, fused.weight.narrow(0, first * width, count * width)))
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from laval.measure.cost import NORMS, Cost, Phase
+from laval.measure.cost import Cost, Phase
 from laval.measure.shape import LayerShape, SkipShape
-
-SCALE = 2  # bytes of the scale that every output of an int8 matrix has
+from laval.ops.int8 import EXTRA, WIDTH
 
 
 @dataclass(frozen=True)
 class Int8Shape(LayerShape):
-    """A LayerShape whose parts are bytes: int8 matrices with their scales; norms, and what embeds, of `wide` bytes."""
+    """A LayerShape whose parts are bytes: packed int8 matrices; norms, and what embeds, of `wide` bytes a value."""
 
     wide: int = 4
 
@@ -23,19 +22,23 @@ class Int8Shape(LayerShape):
     @property
     def head_weights(self) -> int:
         """The head; and the rest of the row beside it, which `cost` counts as one byte a value."""
-        return self.vocab * (self.hidden + SCALE) + (self.wide - 1) * self.hidden
+        return packed_bytes(self.vocab, self.hidden) + (self.wide - 1) * self.hidden
 
     def dense_parts(self) -> dict[str, int]:
-        queries = self.heads * self.head_dim
-        outputs = {
-            "keys_values": self.kv_width,
-            "queries_output": queries + self.hidden,
-            "feed_forward": 2 * self.intermediate + self.hidden,
-        }
-        sizes = super().dense_parts()
+        queries, norm = self.heads * self.head_dim, self.hidden * self.wide
+        inner, outer = packed_bytes(self.intermediate, self.hidden), packed_bytes(self.hidden, self.intermediate)
         return {
-            name: size * self.wide if name in NORMS else size + SCALE * outputs[name] for name, size in sizes.items()
+            "norm": norm,
+            "keys_values": 2 * packed_bytes(self.kv_width // 2, self.hidden),
+            "queries_output": packed_bytes(queries, self.hidden) + packed_bytes(self.hidden, queries),
+            "feed_norm": norm,
+            "feed_forward": 2 * inner + outer,
         }
+
+
+def packed_bytes(outputs: int, inputs: int) -> int:
+    """Bytes of a matrix [O, I] in whole blocks."""
+    return -(-outputs // WIDTH) * inputs * (WIDTH + EXTRA)
 
 
 @dataclass(frozen=True)

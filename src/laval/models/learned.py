@@ -53,7 +53,7 @@ def rules_file() -> Path:
 
 def key_of(model: AdaptiveForCausalLM) -> str:
     """What decides where skipping loses, beside the depth: the machine, the base's sizes, the plug-in's."""
-    weights = "int8" if any(tensor.dtype == torch.int8 for tensor in model.base.buffers()) else "plain"
+    weights = "int8" if any(tensor.dtype == torch.uint8 for tensor in model.base.buffers()) else "plain"
     sizes = json.dumps([model.config.base_shape, model.config.method], sort_keys=True)
     return f"{machine_key(model.device, model.base.dtype)} | {weights} weights | {sizes}"
 

@@ -10,21 +10,25 @@ from torch import nn
 from laval.models.checks import check_adaptive
 from laval.models.modeling import AdaptiveForCausalLM
 from laval.ops import int8
+from laval.ops.one_row import Map
 
 
 class Int8Linear(nn.Module):
-    """`nn.Linear` over int8 weights [O, I] with one scale per output [O]; the bias stays as it was. Inference only.
+    """`nn.Linear` over weights of 8 bits, packed as `ops.int8` says; the bias stays as it was. Inference only.
 
     ValueError when a gradient is asked for, or its state, which nobody could load again.
     """
 
-    def __init__(self, linear: nn.Linear):
+    def __init__(self, table: torch.Tensor, in_features: int, out_features: int, bias: nn.Parameter | None = None):
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        weight, scale = int8.quantise(linear.weight)
-        self.register_buffer("weight", weight)
-        self.register_buffer("scale", scale)
-        self.register_parameter("bias", linear.bias)
+        self.in_features, self.out_features = in_features, out_features
+        self.register_buffer("weight", table)
+        self.register_parameter("bias", bias)
+
+    @classmethod
+    def of(cls, linear: nn.Linear) -> Int8Linear:
+        """What `linear` is in 8 bits."""
+        return cls(int8.pack(linear.weight), linear.in_features, linear.out_features, linear.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.requires_grad:
@@ -32,7 +36,26 @@ class Int8Linear(nn.Module):
                 "weights are int8, for inference only, and a gradient is asked for; expected torch.no_grad(), or, to "
                 "train, the model before laval.quantise"
             )
-        return int8.linear(x, self.weight, self.scale, self.bias)
+        return int8.linear(x, self.weight, self.out_features, self.bias)
+
+    def part(self, x: torch.Tensor, start: int, count: int) -> torch.Tensor:
+        """Outputs `start` to `start + count` alone, x [..., I] -> [..., count]; the others' weights are not read."""
+        y = int8.part_linear(x, self.weight, start, count)
+        return y if self.bias is None else y + self.bias[start : start + count]
+
+    def row_map(self) -> Map:
+        """The same for one row [I] -> [O], in the fewest operations."""
+        bias = None if self.bias is None else self.bias.detach()
+        return int8.row_map(self.weight, self.out_features, self.in_features, bias)
+
+    def joined(self, second: nn.Module) -> Int8Linear | None:
+        """This and `second` side by side, by a copy of their weights; None where they cannot be."""
+        alike = type(second) is Int8Linear and (self.bias is None) == (second.bias is None)
+        if not alike or self.out_features % int8.WIDTH:
+            return None
+        bias = None if self.bias is None else nn.Parameter(torch.cat((self.bias, second.bias)), requires_grad=False)
+        table = torch.cat((self.weight, second.weight))
+        return Int8Linear(table, self.in_features, self.out_features + second.out_features, bias)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -45,7 +68,7 @@ class Int8Linear(nn.Module):
 
 
 def quantise(model: AdaptiveForCausalLM) -> AdaptiveForCausalLM:
-    """A copy of `model` for inference whose matrices are int8 with a scale per output; `model` is left as it was.
+    """A copy of `model` for inference whose matrices take 8 bits a weight; `model` is left as it was.
 
     Quantised: every linear module of the base, the head's copy of a tied embedding too. As they were, and shared with
     `model`: embeddings, norms and biases. Routers and adapters are copied, for they are small and decide. Inside
@@ -62,7 +85,7 @@ def quantise(model: AdaptiveForCausalLM) -> AdaptiveForCausalLM:
     for module in list(copied.base.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:
-                setattr(module, name, Int8Linear(child))
+                setattr(module, name, Int8Linear.of(child))
     return copied
 
 

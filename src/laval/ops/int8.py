@@ -1,71 +1,126 @@
-"""Products with weights of 8 bits and a scale per output: few rows cost the reading of a matrix, here a quarter of it.
+"""Products with weights of 8 bits: few rows cost the reading of a matrix, here little more than a quarter of it.
 
-y = bfloat16(bfloat16(x) W^T s) + b, added up in float32, however many rows there are: a token's result must not
-depend on who came along. In other number types than float32 and bfloat16, and off the CPU, nothing is rounded.
+A matrix [O, I] lies in blocks of `WIDTH` outputs, and a block has a row for each input: `WIDTH` levels of 8 bits, then
+the step between levels and the lowest one, so that weight = lowest + step * level. torch's quantised embedding bags
+are kept like that, and a product with a vector is a sum of such rows, each times a number: that kernel reads 8 bits
+and nothing else, and neither rounds what comes in nor what goes out. Sums are float32, or the number type of x if
+that is wider.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch.nn import functional as F
 
-from laval.ops import rows
-
-LARGEST = 127
+WIDTH = 96
+"""Outputs of a block: as many sums as that kernel keeps in registers (of 32 bytes), so that it reads a row once."""
+EXTRA = 8  # bytes of step and lowest
+LEVELS = 255
 FEW = 8
-"""Rows up to which torch's own kernel is quickest. More are multiplied by weights converted a piece at a time."""
-STRIDE = 32  # that kernel reads inputs in whole vectors, beyond the end if need be
-PIECE = 1 << 20  # weights converted at once: 4 MB stay in a core's cache until the product has read them
+"""Rows up to which that kernel is quickest. More are multiplied by weights unpacked a piece at a time."""
+PIECE = 1 << 20  # weights unpacked at once
 SCRATCH = threading.local()
+SUM_ROWS = torch.ops.quantized.embedding_bag_byte_rowwise_offsets.default
+UNPACK = torch.ops.quantized.embedding_bag_byte_unpack.default
 
 
-def quantise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A weight [O, I] as int8 [O, I] and one bfloat16 scale per output [O]: symmetric, nearest.
-
-    The scale is rounded before the weight is divided by it, so its eight bits cost nothing.
-    """
-    weight = weight.detach().float()
-    scale = (weight.abs().amax(1) / LARGEST).bfloat16()
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return (weight / scale.float()[:, None]).round_().clamp_(-LARGEST, LARGEST).to(torch.int8), scale
-
-
-def linear(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None):
-    """x [..., I] times the int8 weight [O, I] of scale [O] transposed, plus bias [O]: [..., O] in the dtype of x."""
-    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16):
-        y = exact_linear(x, weight, scale)
-    else:
-        inputs = x.reshape(-1, weight.shape[1]).to(torch.bfloat16).contiguous()
-        few = 0 < len(inputs) <= FEW and weight.shape[1] % STRIDE == 0
-        y = (few_rows_linear if few else many_rows_linear)(inputs, weight, scale)
-        y = y.to(x.dtype).view(*x.shape[:-1], weight.shape[0])
-    return y if bias is None else y + bias
+def pack(weight: torch.Tensor) -> torch.Tensor:
+    """A weight [O, I] as a table uint8 [B * I, WIDTH + EXTRA] of B blocks, the last one filled up: nearest levels."""
+    outputs, inputs = weight.shape
+    blocks = F.pad(weight.detach().float(), (0, 0, 0, -outputs % WIDTH)).view(-1, WIDTH, inputs)
+    rows = blocks.transpose(1, 2).reshape(-1, WIDTH)  # [B * I, WIDTH]
+    lowest = rows.amin(1, keepdim=True)
+    step = (rows.amax(1, keepdim=True) - lowest) / LEVELS
+    levels = ((rows - lowest) / step.where(step > 0, 1.0)).round_().clamp_(0, LEVELS)
+    return torch.cat((levels.to(torch.uint8), torch.cat((step, lowest), 1).view(torch.uint8)), 1)
 
 
-def exact_linear(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """The product in the number type of x, which alone rounds."""
-    return F.linear(x, weight.to(x.dtype)) * scale.to(x.dtype)
+def unpack(table: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
+    """The weight float32 [O, I] that a table stands for."""
+    step, lowest = table.view(torch.float32)[:, WIDTH // 4 :].split(1, dim=1)
+    rows = lowest + step * table[:, :WIDTH]
+    return rows.view(-1, inputs, WIDTH).transpose(1, 2).reshape(-1, inputs)[:outputs]
 
 
-def few_rows_linear(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """x bfloat16 [R, I] -> bfloat16 [R, O], for I a multiple of `STRIDE`: every core reads int8 and nothing else."""
-    return torch._weight_int8pack_mm(x, weight, scale.bfloat16())
+def linear(x: torch.Tensor, table: torch.Tensor, outputs: int, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x [..., I] times the weight [O, I] in `table` transposed, plus bias [O]: [..., O] in the number type of x."""
+    inputs = x.shape[-1]
+    if x.device.type != "cpu" or x.dtype == torch.float64:
+        return F.linear(x, unpack(table, outputs, inputs).to(x.dtype), None if bias is None else bias.to(x.dtype))
+    rows = x.reshape(-1, inputs).float()
+    few = 0 < len(rows) <= FEW and has_kernel()
+    y = (few_rows_linear if few else many_rows_linear)(rows, table)[:, :outputs]
+    y = y if bias is None else y + bias
+    return y.to(x.dtype).reshape(*x.shape[:-1], outputs)
 
 
-def many_rows_linear(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """x bfloat16 [R, I] -> bfloat16 [R, O], by float32 products with a piece of the outputs at a time."""
-    wide = x.float()
-    pieces = [rows.linear(wide, converted(part)) for part in weight.split(max(1, PIECE // weight.shape[1]))]
-    y = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
-    return y.mul_(scale.float()).bfloat16()
+def part_linear(x: torch.Tensor, table: torch.Tensor, start: int, count: int) -> torch.Tensor:
+    """Outputs `start` to `start + count` of the product alone, [..., count]: only their blocks are read."""
+    first, last, inputs = start // WIDTH, -(-(start + count) // WIDTH), x.shape[-1]
+    y = linear(x, table[first * inputs : last * inputs], (last - first) * WIDTH)
+    return y.narrow(-1, start - first * WIDTH, count)
 
 
-def converted(part: torch.Tensor) -> torch.Tensor:
-    """int8 [P, I] as float32, in memory of this thread that the next call overwrites: fresh memory costs more."""
-    buffer = getattr(SCRATCH, "buffer", None)
-    if buffer is None or buffer.numel() < part.numel():
+def row_map(table: torch.Tensor, outputs: int, inputs: int, bias: torch.Tensor | None = None) -> Callable:
+    """`linear` for one row, a vector [I] -> [O], with what does not change found beforehand."""
+    blocks = len(table) // inputs
+    rows, starts = places(blocks, 1, inputs)
+    kernel = has_kernel() and table.device.type == "cpu"
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        if not kernel or x.dtype != torch.float32:
+            return linear(x, table, outputs, bias)
+        y = SUM_ROWS(table, rows, starts, False, 0, False, spread(x, blocks, 1)).view(-1)
+        y = y if len(y) == outputs else y[:outputs]
+        return y if bias is None else y.add_(bias)
+
+    return product
+
+
+def few_rows_linear(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """x float32 [R, I] -> [R, B * WIDTH]: every core reads its blocks once for all rows."""
+    count, inputs = x.shape
+    blocks = len(table) // inputs
+    sums = SUM_ROWS(table, *places(blocks, count, inputs), per_sample_weights=spread(x, blocks, count))
+    return sums.view(blocks, count, WIDTH).transpose(0, 1).flatten(1)
+
+
+def many_rows_linear(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """x float32 [R, I] -> [R, B * WIDTH], by float32 products with some blocks at a time."""
+    inputs = x.shape[-1]
+    parts = table.split(inputs * max(1, PIECE // (inputs * WIDTH)))
+    blocks = (UNPACK(part).view(-1, inputs, WIDTH) for part in parts)
+    pieces = [torch.bmm(x.expand(len(each), -1, -1), each) for each in blocks]  # [b, R, WIDTH]
+    return torch.cat(pieces).transpose(0, 1).flatten(1)
+
+
+@cache
+def has_kernel() -> bool:
+    """Whether torch was built with the kernel; elsewhere it has a slow stand-in."""
+    return "fbgemm" in torch.backends.quantized.supported_engines
+
+
+@cache
+def places(blocks: int, count: int, inputs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which rows of a table make each sum, and where each sum begins: the rows of a block, once for each row of x."""
+    with torch.inference_mode(False):
+        rows = torch.arange(blocks * inputs, dtype=torch.int32).view(blocks, 1, inputs)
+        starts = torch.arange(0, blocks * count * inputs, inputs, dtype=torch.int32)
+        return rows.expand(-1, count, -1).reshape(-1).contiguous(), starts
+
+
+def spread(x: torch.Tensor, blocks: int, count: int) -> torch.Tensor:
+    """x [R, I] once for each block, [B * R * I], in memory of this thread that the next call overwrites."""
+    made = SCRATCH.__dict__
+    key = blocks, count, x.shape[-1]
+    if key not in made:
         with torch.inference_mode(False):  # or it could not be written outside
-            buffer = SCRATCH.buffer = torch.empty(max(PIECE, part.numel()))
-    return buffer[: part.numel()].view_as(part).copy_(part)
+            buffer = torch.empty(key)
+        made[key] = buffer, buffer.view(-1)
+    buffer, flat = made[key]
+    buffer.copy_(x)
+    return flat

@@ -22,7 +22,9 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 def map_of(module: nn.Module) -> Map:
-    """A projection [I] -> [O]: a plain linear module by `product_of`, any other by itself."""
+    """A projection [I] -> [O]: a plain linear module by `product_of`, a quantised one by its own map, others whole."""
+    if hasattr(module, "row_map"):
+        return module.row_map()
     if type(module) is not nn.Linear:
         return lambda x: module(x.view(1, 1, -1)).view(-1)
     bias, product = module.bias, product_of(module.weight.detach())
@@ -35,17 +37,27 @@ def map_of(module: nn.Module) -> Map:
 def beside(first: nn.Module, second: nn.Module, third: torch.Tensor | None) -> Callable[[torch.Tensor], tuple]:
     """Two small projections and the product of a weight [b, I], if there is one, of the same row.
 
-    Plain ones are done at once, by a copy of their weights as they are now.
+    Plain ones are done at once, by a copy of their weights as they are now; quantised ones without the third.
     """
     joint = joined(first, second, third)
     if joint is None:
-        maps = map_of(first), map_of(second), torch.zeros_like if third is None else third.mv
-        return lambda x: tuple(each(x) for each in maps)
+        both = pair_of(first, second)
+        return lambda x: (*both(x), None if third is None else third.mv(x))
     weight, bias, sizes = joint
     product = product_of(weight)
     if bias is None:
         return lambda x: product(x).split(sizes)[:3]
     return lambda x: product(x).add_(bias).split(sizes)[:3]
+
+
+def pair_of(first: nn.Module, second: nn.Module) -> Callable[[torch.Tensor], tuple]:
+    """Two projections of the same row: as one, by a copy of their weights, where the first knows how."""
+    joint = first.joined(second) if hasattr(first, "joined") else None
+    if joint is None:
+        maps = map_of(first), map_of(second)
+        return lambda x: tuple(each(x) for each in maps)
+    product, sizes = map_of(joint), (first.out_features, second.out_features)
+    return lambda x: product(x).split(sizes)
 
 
 def joined(first: nn.Module, second: nn.Module, third: torch.Tensor | None):
