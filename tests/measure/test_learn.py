@@ -15,6 +15,7 @@ from laval.models import learned, using
 from laval.models.learned import keep, known, rules_file
 from laval.models.plugin import save_plugin
 from laval.runtime import BreakEven
+from laval.runtime.break_even import Measured
 from tests.evaluate.models import routed, some_text
 
 CURVE = [{"depth": depth, "taus": [tau] * 3} for depth, tau in ((2.0, 0.6), (3.0, 0.5), (4.0, 0.4))]
@@ -36,8 +37,12 @@ def curved(depth: float = 3.0, **overrides):
     return model
 
 
+def at(ratio: float) -> Measured:
+    return Measured(ratio, ratio - 0.01, ratio + 0.01, 12)
+
+
 def rule_at(depth: float, ratio: float = 0.9) -> BreakEven:
-    return BreakEven(depth, decode={1: ratio}, prefill={64: 1.1})
+    return BreakEven(depth, decode={1: at(ratio)}, prefill={64: at(1.1)})
 
 
 def test_every_cell_is_measured_within_the_context():
@@ -45,7 +50,8 @@ def test_every_cell_is_measured_within_the_context():
     model.break_even = rule_at(3.0)
     rule = learn_rule(model, some_text(400), batches=(1, 3), lengths=(64, 512, 1024), seconds=0.5)
     assert list(rule.decode) == [1, 3] and list(rule.prefill) == [64, 128]
-    assert all(0.05 < ratio < 20 for ratio in (*rule.decode.values(), *rule.prefill.values()))
+    for found in (*rule.decode.values(), *rule.prefill.values()):
+        assert 0.05 < found.low <= found.ratio <= found.high < 20 and 1 <= found.rounds <= 40
     assert rule.depth == pytest.approx(3.0) and rule.device == "cpu"
     assert model.break_even == rule_at(3.0) and model.runtime == "auto"
 
@@ -60,12 +66,13 @@ def test_what_is_timed_skips_whatever_was_learned_before(monkeypatch):
             with laval.models.recording(model) as record:
                 way()
             depths.setdefault(name, []).append(record.run.double().sum(0).mean().item())
-        return laval.measure.PairedTimes({"dense": (2.0,), "skipping": (1.0,)})
+        return laval.measure.PairedTimes({"dense": (2.0, 3.0, 2.0), "skipping": (1.0, 1.0, 1.0)})
 
     monkeypatch.setattr(learn, "paired", once)
     rule = learn_rule(model, some_text(400), batches=(1, 2), lengths=(64,))
     assert depths["dense"] == [4, 4, 4] and all(depth < 4 for depth in depths["skipping"])
-    assert rule.decode == {1: 2.0, 2: 2.0} and rule.prefill == {64: 2.0}
+    found = Measured(2.0, 2.0, 3.0, 3)
+    assert rule.decode == {1: found, 2: found} and rule.prefill == {64: found}
 
 
 @pytest.mark.parametrize(
@@ -120,9 +127,9 @@ def test_the_nearest_depth_decides_and_a_new_rule_replaces_the_old():
     model = curved()
     for rule in (rule_at(3.0), rule_at(3.4, 1.2), rule_at(3.0, 0.7)):
         keep(model, rule)
-    assert known(model).decode == {1: 0.7}
+    assert known(model).decode == {1: at(0.7)}
     laval.set_depth(model, 3.3)
-    assert model.break_even.decode == {1: 1.2}
+    assert model.break_even.decode == {1: at(1.2)}
     assert sum(len(rules) for rules in learned.read(rules_file()).values()) == 2
 
 
@@ -155,6 +162,7 @@ def test_another_machine_or_model_knows_nothing(monkeypatch, change):
         lambda text: text.replace("0.9", "null"),
         lambda text: text.replace('"1"', '"0"'),
         lambda text: text.replace('"1"', '"one"'),
+        lambda text: text.replace('"rounds": 12', '"rounds": 0'),
     ],
 )
 def test_a_damaged_file_is_written_anew(damage):
@@ -166,6 +174,18 @@ def test_a_damaged_file_is_written_anew(damage):
     assert known(model) == rule_at(3.0, 0.5) and json.loads(rules_file().read_text())
 
 
+def test_rules_without_intervals_are_ignored_with_a_reason(caplog):
+    """As the first format had them."""
+    model = curved()
+    old = {learned.key_of(model): [{"depth": 3.0, "decode": {"1": 0.9}, "prefill": {}, "device": "cpu"}]}
+    rules_file().parent.mkdir(parents=True)
+    rules_file().write_text(json.dumps(old))
+    assert known(model) is None and known(model) is None
+    assert caplog.text.count("learn again: laval bench MODEL --learn") == 1 and "format 1" in caplog.text
+    keep(model, rule_at(3.0))
+    assert known(model) == rule_at(3.0)
+
+
 def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("LAVAL_CACHE", str(tmp_path / "file"))
@@ -175,9 +195,11 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch, cap
 
 def test_cells_where_skipping_is_off_are_dense():
     model, ids = curved(2.0), some_text(40)
-    model.break_even = BreakEven(2.0, decode={1: 0.5}, prefill={32: 1.5})
+    model.break_even = BreakEven(2.0, decode={1: at(0.5)}, prefill={32: at(1.5)})
     step = decode_cell(model, ids, prompt=8, steps=4, rounds=2)
     assert step.mean_depth == 4 and step.ideal == pytest.approx(1)
     assert prefill_cell(model, ids, length=32, rounds=2).mean_depth < 4
+    model.break_even = BreakEven(2.0, decode={1: at(1.5)}, prefill={32: at(0.5)})
+    assert prefill_cell(model, ids, length=32, rounds=2).mean_depth == 4
     with using(model, "conditional"):  # asked for, so it is what is measured
         assert decode_cell(model, ids, prompt=8, steps=4, rounds=2).mean_depth < 4

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
-from laval.measure.speed import Walk, side_by_side
+from laval.measure.speed import Walk, prefill, side_by_side
 from laval.measure.timing import paired
 from laval.models.checks import check_adaptive
 from laval.models.depth import known_depth
-from laval.models.switches import evaluating, using
+from laval.models.switches import evaluating
 from laval.runtime import BreakEven
+from laval.runtime.break_even import Measured
 
 WAYS = {"dense": "full", "skipping": "auto"}
-ROUNDS, STEPS, PROMPT = 12, 4, 32
+ROUNDS, STEPS, PROMPT = 40, 4, 32
 
 
 def learn(
@@ -28,7 +30,7 @@ def learn(
     """The break-even rule of this machine for `model` at its depth, from text ids [N]; on a quiet machine.
 
     batches: rows of cached steps. lengths: tokens of prefills, as far as the context goes. seconds: in all, shared by
-    the cells; each takes one round at least.
+    the cells; each takes one round at least, and one of too few rounds shows nothing, so that every layer runs there.
     Errors: ValueError for a model that skips nothing, is not calibrated, or hides skipped tokens from later ones (it
     cannot go back and forth); for no text; TypeError for a model that is not adaptive.
     """
@@ -36,7 +38,7 @@ def learn(
     context = model.config.text_config.max_position_embeddings
     plan = [("decode", rows) for rows in batches]
     plan += [("prefill", rows) for rows in sorted({min(length, context) for length in lengths})]
-    measured: dict[str, dict[int, float]] = {"decode": {}, "prefill": {}}
+    measured: dict[str, dict[int, Measured]] = {"decode": {}, "prefill": {}}
     end = time.perf_counter() + seconds
     with evaluating(model):  # with no older rule in force
         for done, (name, rows) in enumerate(plan):
@@ -45,23 +47,26 @@ def learn(
     return BreakEven(depth, **measured, device=model.device.type)
 
 
-def decode_ratio(model, ids, rows: int, seconds: float) -> float:
+def decode_ratio(model, ids, rows: int, seconds: float) -> Measured:
     """Dense over skipping, in single steps for `rows` sequences."""
-    ids = side_by_side(ids, rows, PROMPT + STEPS * (ROUNDS + 1)).to(model.device)
-    ways = {name: Walk(model, runtime, ids, PROMPT, STEPS) for name, runtime in WAYS.items()}
-    return paired(ways, ROUNDS, warmup=1, seconds_limit=seconds).ratio("skipping").median
+    rounds = min(ROUNDS, (model.config.text_config.max_position_embeddings - PROMPT) // STEPS - 1)
+    ids = side_by_side(ids, rows, PROMPT + STEPS * (rounds + 1)).to(model.device)
+    return compared(
+        {name: Walk(model, runtime, ids, PROMPT, STEPS) for name, runtime in WAYS.items()}, rounds, seconds
+    )
 
 
-def prefill_ratio(model, ids, length: int, seconds: float) -> float:
+def prefill_ratio(model, ids, length: int, seconds: float) -> Measured:
     """Dense over skipping, in one call over `length` tokens."""
     ids = side_by_side(ids, 1, length).to(model.device)
+    return compared({name: partial(prefill, model, runtime, ids) for name, runtime in WAYS.items()}, ROUNDS, seconds)
 
-    def prefill(runtime: str):
-        with using(model, runtime):
-            model(ids, use_cache=True, logits_to_keep=1)
 
-    ways = {name: lambda runtime=runtime: prefill(runtime) for name, runtime in WAYS.items()}
-    return paired(ways, ROUNDS, warmup=1, seconds_limit=seconds).ratio("skipping").median
+def compared(ways, rounds: int, seconds: float) -> Measured:
+    """The ways of `WAYS` by turns."""
+    times = paired(ways, rounds, warmup=1, seconds_limit=seconds)
+    ratio = times.ratio("skipping")
+    return Measured(ratio.median, ratio.low, ratio.high, times.rounds)
 
 
 RATIOS = {"decode": decode_ratio, "prefill": prefill_ratio}

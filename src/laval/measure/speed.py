@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from transformers.cache_utils import DynamicCache
 
-from laval.compat import cache_argument, output_cache
+from laval.compat import cache_argument
 from laval.measure.machine import machine_peaks
 from laval.measure.model import model_cost, skip_shape
 from laval.measure.timing import PairedTimes, Ratio, paired
@@ -77,8 +79,7 @@ class Walk:
 
     def __init__(self, model, runtime: str, ids: torch.Tensor, prompt: int, steps: int):
         self.model, self.runtime, self.ids, self.place, self.steps = model, runtime, ids, prompt, steps
-        with using(model, runtime):
-            self.cache = output_cache(model(ids[:, :prompt], use_cache=True, logits_to_keep=1))
+        self.cache = prefill(model, runtime, ids[:, :prompt])
 
     def __call__(self) -> None:
         with using(self.model, self.runtime):
@@ -86,6 +87,14 @@ class Walk:
                 tokens = self.ids[:, self.place : self.place + 1]
                 self.model(tokens, logits_to_keep=1, **cache_argument(self.cache))
                 self.place += 1
+
+
+def prefill(model, runtime: str, ids: torch.Tensor) -> DynamicCache:
+    """One call over ids [B, T] as `generate` makes it, logits of the last token only: the cache that it leaves."""
+    cache = DynamicCache(config=model.config.text_config)
+    with using(model, runtime):
+        model(ids, logits_to_keep=1, **cache_argument(cache))
+    return cache
 
 
 @torch.no_grad()
@@ -106,12 +115,7 @@ def decode_cell(model, ids, prompt: int = 64, steps: int = 8, rounds: int = 8, s
 def prefill_cell(model, ids, length: int = 512, rounds: int = 8, seconds_limit=None, batch: int = 1) -> Cell:
     """One forward over `length` tokens of text, keys and values kept, logits of the last token only."""
     ids = side_by_side(ids, batch, length).to(model.device)
-
-    def prefill(runtime: str):
-        with using(model, runtime):
-            model(ids, use_cache=True, logits_to_keep=1)
-
-    ways = {name: lambda runtime=runtime: prefill(runtime) for name, runtime in runtimes(model).items()}
+    ways = {name: partial(prefill, model, runtime, ids) for name, runtime in runtimes(model).items()}
     times = paired(ways, rounds, warmup=1, seconds_limit=seconds_limit)
     return cell("prefill", model, ids, length, 0, times, 1)
 
