@@ -52,7 +52,7 @@ def test_a_fresh_import_registers_and_stays_light():
     python(SCRIPT)
 
 
-@pytest.mark.parametrize("words", [("--help",), ("--version",), ("train", "--help")])
+@pytest.mark.parametrize("words", [("--help",), ("--version",), *((name, "--help") for name in VERBS)])
 def test_help_does_not_wait_for_torch(words):
     assert "laval" in python(HELP, *words)
 

@@ -53,7 +53,7 @@ def test_bars_of_all_kinds_are_finished_first(place, monkeypatch, leave, closed)
             kept[0].close()
         raise ValueError("text is broken")
 
-    monkeypatch.setattr("laval.commands.eval.perplexity", broken)
+    monkeypatch.setattr("laval.evaluate.perplexity", broken)
     assert last_line(run("eval", place.plugin, "--text", place.text)) == "error text is broken"
 
 

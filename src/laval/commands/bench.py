@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 from rich.table import Table
 from typer import Option
 
@@ -22,13 +21,11 @@ from laval.commands.screen import (
     screen,
     tokenizer_of,
 )
-from laval.evaluate import read_text
 from laval.files import atomic_write
-from laval.measure import machine_facts
-from laval.measure.learn import learn as learn_rule
-from laval.measure.speed import Cell, decode_cell, prefill_cell
-from laval.models.learned import keep, rules_file
-from laval.runtime import BreakEven
+
+if TYPE_CHECKING:  # help must not wait for torch: each function imports what it needs
+    from laval.measure.speed import Cell
+    from laval.runtime import BreakEven
 
 SECONDS = 60  # of --learn
 
@@ -51,6 +48,12 @@ def bench(
 ) -> None:
     """Seconds of stock, dense and skipping in paired runs, beside the ideal."""
     with screen(json) as out:
+        import torch
+
+        from laval.evaluate import read_text
+        from laval.measure import machine_facts
+        from laval.measure.speed import decode_cell, prefill_cell
+
         if threads:
             torch.set_num_threads(threads)
         adaptive = open_model(model, depth, out)
@@ -77,6 +80,9 @@ def bench(
 
 def learned(out: Screen, model, ids) -> BreakEven:
     """The break-even rule of this machine, kept and shown."""
+    from laval.measure.learn import learn as learn_rule
+    from laval.models.learned import keep, rules_file
+
     with out.console.status("learning where skipping loses on this machine: about a minute"):
         rule = learn_rule(model, ids, seconds=SECONDS)
     keep(model, rule)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 from rich.table import Table
 from typer import Option
 
 from laval.commands.screen import Json, Length, Model, Screen, open_model, screen, tokenizer_of, window
-from laval.evaluate import calibrate as curve_of
-from laval.evaluate import read_text, text_batches
-from laval.models import AdaptiveForCausalLM, set_depth
-from laval.models.plugin import CARD, save_plugin
-from laval.models.record import RECORD, read_record
+
+if TYPE_CHECKING:  # help must not wait for torch: each function imports what it needs
+    from laval.models import AdaptiveForCausalLM
 
 
 def calibrate(
@@ -30,6 +27,10 @@ def calibrate(
 ) -> None:
     """Find the thresholds of each depth on text; saved with the plug-in."""
     with screen(json) as on:
+        from laval.evaluate import calibrate as curve_of
+        from laval.evaluate import read_text, text_batches
+        from laval.models import set_depth
+
         wanted, folder = numbers(depths), target(model, out)
         adaptive = open_model(model, None, on)
         size = window(length, adaptive)
@@ -55,6 +56,8 @@ def numbers(depths: str) -> list[float]:
 
 def target(model: str, out: Path | None) -> Path:
     """The folder to write, known before the work starts."""
+    from laval.models.record import RECORD
+
     if out is None and not (Path(model) / RECORD).is_file():
         raise ValueError(
             f"--out is missing, and {model} is not a plug-in folder; say where the plug-in goes: --out FOLDER"
@@ -64,6 +67,11 @@ def target(model: str, out: Path | None) -> Path:
 
 def save(model: AdaptiveForCausalLM, folder: Path, source: Path) -> None:
     """In the number type and with the card that the plug-in had."""
+    import torch
+
+    from laval.models.plugin import CARD, save_plugin
+    from laval.models.record import RECORD, read_record
+
     record, card = source / RECORD, source / CARD
     dtype = read_record(record)[0].dtype if record.is_file() else None
     save_plugin(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 from rich.rule import Rule
 from typer import Option
 
@@ -22,12 +21,12 @@ from laval.commands.screen import (
     prompt_ids,
     screen,
 )
-from laval.commands.stream import floor_of, streamed
-from laval.evaluate import TextScore, perplexity
-from laval.measure.speed import Cell, decode_cell
-from laval.models import dense
-from laval.report import Trace, depth_legend, layer_bars
-from laval.report.tracing import Generation
+
+if TYPE_CHECKING:  # help must not wait for torch: each function imports what it needs
+    from laval.evaluate import TextScore
+    from laval.measure.speed import Cell
+    from laval.report import Trace
+    from laval.report.tracing import Generation
 
 PROMPTS = (
     "Why is the sky blue? Answer in one sentence.",
@@ -61,6 +60,9 @@ def demo(
 
 
 def introduce(on: Screen, model) -> None:
+    from laval.commands.stream import floor_of
+    from laval.report import depth_legend
+
     layers, routed = len(model.backbone.blocks), len(model.policy.layers)
     on.say(
         f"[bold]{model.config.base_name or 'the model'}[/]: {layers} layers, of which each token may skip some of "
@@ -71,6 +73,9 @@ def introduce(on: Screen, model) -> None:
 
 def answer(on: Screen, model, prompt: str, new: int) -> tuple[Generation, Generation]:
     """The skipping and the dense answer, as they come."""
+    from laval.commands.stream import streamed
+    from laval.models import dense
+
     ids = prompt_ids(model, prompt, None, new)
     on.say(f"\n[bold]{prompt}[/]")
     on.say("[dim]dense     [/]", end="")
@@ -90,6 +95,10 @@ def new_depth(made: Generation) -> float:
 
 def together(answers: list[tuple[Generation, Generation]]) -> Trace:
     """The skipping answers as one trace, shorter ones padded at the end."""
+    import torch
+
+    from laval.report import Trace
+
     traces = [skipping.trace for skipping, _ in answers]
     width = max(trace.run.shape[-1] for trace in traces)
 
@@ -112,6 +121,9 @@ def together(answers: list[tuple[Generation, Generation]]) -> Trace:
 
 def quality(on: Screen, model):
     """Perplexity of both on the small held-out text, and its token ids."""
+    from laval.evaluate import perplexity
+    from laval.models import dense
+
     text = held_out(model)
     length = min(512, context_of(model))
     with on.console.status(f"reading a held-out text of {len(text):,} tokens, twice"):
@@ -122,12 +134,16 @@ def quality(on: Screen, model):
 
 
 def speed(on: Screen, model, ids) -> Cell:
+    from laval.measure.speed import decode_cell
+
     prompt = min(64, context_of(model) // 4)
     with on.console.status("decoding, dense and skipping by turns"):
         return decode_cell(model, ids, prompt, steps=4, rounds=12, seconds_limit=12)
 
 
 def show(on: Screen, answers, skipping: TextScore, untouched: TextScore, cell: Cell, routed) -> None:
+    from laval.report import layer_bars
+
     layers, ratio = len(skipping.layer_rates), skipping.perplexity / untouched.perplexity
     depth = sum(new_depth(made) for made, _ in answers) / len(answers)
     seconds = {name: f"{cell.seconds(name):.4f}" for name in ("dense", "skipping")}

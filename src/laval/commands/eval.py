@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
@@ -19,9 +19,9 @@ from laval.commands.screen import (
     tokenizer_of,
     window,
 )
-from laval.evaluate import TextScore, perplexity, read_text
-from laval.models import dense
-from laval.report import layer_bars
+
+if TYPE_CHECKING:  # help must not wait for torch: each function imports what it needs
+    from laval.evaluate import TextScore
 
 
 def evaluate(
@@ -35,6 +35,9 @@ def evaluate(
 ) -> None:
     """Perplexity and bits per byte on a text, dense and skipping."""
     with screen(json) as out:
+        from laval.evaluate import perplexity, read_text
+        from laval.models import dense
+
         adaptive = open_model(model, depth, out)
         size = window(length, adaptive)
         read = read_text(text, tokenizer_of(adaptive), limit)
@@ -46,6 +49,8 @@ def evaluate(
 
 
 def show(out: Screen, skipping: TextScore, untouched: TextScore, routed: tuple[int, ...]) -> None:
+    from laval.report import layer_bars
+
     ratio = skipping.perplexity / untouched.perplexity
     out.rows(
         {

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 from typer import Argument, Option
 
 from laval.commands.screen import Depth, Json, Model, Screen, depth_line, open_model, prompt_ids, screen
-from laval.commands.stream import PlainStream, floor_of, streamed
-from laval.models import dense as untouched
-from laval.report import depth_legend, layer_bars
-from laval.report.tracing import Generation
-from laval.skip.fixed import check_seed
-from laval.speculate import LosslessGeneration, lossless
-from laval.speculate.refuse import check_draft
+
+if TYPE_CHECKING:  # help must not wait for torch: each function imports what it needs
+    import torch
+
+    from laval.report.tracing import Generation
+    from laval.speculate import LosslessGeneration
 
 COLDEST = 1e-3  # below it scores divided by the temperature leave the range of half precision
 
@@ -47,6 +45,12 @@ def generate(
 ) -> None:
     """Answer a prompt, and show the layers each token took."""
     with screen(json) as out:
+        import torch
+
+        from laval.commands.stream import streamed
+        from laval.models import dense as untouched
+        from laval.skip.fixed import check_seed
+
         check_seed(seed)
         check_lossless(exactly, draft, dense, show_depth)
         adaptive = open_model(model, depth, out)
@@ -68,6 +72,8 @@ def generate(
 
 def check_lossless(exactly: bool, draft: str, dense: bool, show_depth: bool) -> None:
     """ValueError for options that contradict each other."""
+    from laval.speculate.refuse import check_draft
+
     if not exactly:
         if draft != "auto":
             raise ValueError(f"draft is {draft!r} without --lossless; expected --lossless as well, or no --draft")
@@ -82,6 +88,9 @@ def check_lossless(exactly: bool, draft: str, dense: bool, show_depth: bool) -> 
 
 def verified(model, ids: torch.Tensor, out: Screen, draft: str, **options) -> LosslessGeneration:
     """Lossless text as it comes, and then what it took."""
+    from laval.commands.stream import PlainStream
+    from laval.speculate import lossless
+
     made = lossless(model, ids, draft, streamer=PlainStream(model, out.console), **options)
     out.say(f"\n{made.account.line()}")
     return made
@@ -106,6 +115,9 @@ def sampling(temperature: float, top_p: float) -> dict:
 
 def show(out: Screen, model, run: torch.Tensor) -> None:
     """Legend, mean depth and a bar per layer for new tokens run [L, N]."""
+    from laval.commands.stream import floor_of
+    from laval.report import depth_legend, layer_bars
+
     rates = run.double().mean(1).tolist()
     out.say()
     out.say(depth_legend(len(rates), floor_of(model)))

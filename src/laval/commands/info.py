@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
-import laval
-from laval.blocks import KNOWN_FAMILIES
+from laval import __version__
 from laval.commands.calibrate import curve_table
 from laval.commands.screen import Json, Screen, open_model, screen
-from laval.machine import cache_folder
-from laval.measure import machine_facts
-from laval.measure.model import model_cost
-from laval.models.depth import known_depth
-from laval.runtime import BreakEven
-from laval.skip import METHODS
+
+if TYPE_CHECKING:  # help must not wait for torch: each function imports what it needs
+    from laval.runtime import BreakEven
 
 
 def info(
@@ -38,6 +34,11 @@ def info(
 
 
 def installation() -> dict:
+    from laval.blocks import KNOWN_FAMILIES
+    from laval.machine import cache_folder
+    from laval.measure import machine_facts
+    from laval.skip import METHODS
+
     machine = machine_facts()
     return {
         "versions": machine["versions"],
@@ -53,7 +54,7 @@ def show_installation(out: Screen) -> None:
     known = out.document
     out.rows(
         {
-            "laval": laval.__version__,
+            "laval": __version__,
             "with": ", ".join(f"{name} {number}" for name, number in known["versions"].items() if name != "laval"),
             "device": f"{known['device']}, {known['threads']} threads",
             "families": ", ".join(known["families"]),
@@ -66,6 +67,9 @@ def show_installation(out: Screen) -> None:
 
 def facts(name: str, model) -> dict:
     """Sizes in MB (10^6 bytes) of the weights as loaded; the ideal speed-up at the depth the model is set to."""
+    from laval.measure.model import model_cost
+    from laval.models.depth import known_depth
+
     depth = known_depth(model)
     ideal = model_cost(model, prompt=512, new=128) if depth is not None else None
     return {

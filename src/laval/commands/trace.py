@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -21,10 +21,9 @@ from laval.commands.screen import (
     tokenizer_of,
     window,
 )
-from laval.evaluate import read_text
-from laval.report import Trace
-from laval.report.tracing import trace as traced
-from laval.report.tracing import trace_generation
+
+if TYPE_CHECKING:  # help must not wait for torch: each function imports what it needs
+    from laval.report import Trace
 
 
 def trace(
@@ -42,6 +41,8 @@ def trace(
 ) -> None:
     """Write a text as a depth map: one self-contained HTML page."""
     with screen(json) as out:
+        from laval.evaluate import read_text
+
         check_page(html)
         if (prompt is None) == (text is None):
             raise ValueError("PROMPT and --text: expected exactly one of them, a text in quotes or the name of a file")
@@ -61,6 +62,9 @@ def trace(
 
 
 def made_for(model, ids, new: int) -> Trace:
+    from laval.report.tracing import trace as traced
+    from laval.report.tracing import trace_generation
+
     if not new:
         return traced(model, ids)
     return trace_generation(model, ids, max_new_tokens=new, do_sample=False).trace
