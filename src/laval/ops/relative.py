@@ -8,9 +8,10 @@ from torch.nn import functional as F
 
 def sinusoids(distance: torch.Tensor, width: int, dtype: torch.dtype) -> torch.Tensor:
     """Sines, then cosines, of integer distances [N] -> [N, width], in `dtype`."""
+    # published weights know rates rounded to float32, also where the rest is float64
+    rates = 1 / 10000 ** (torch.arange(0, width, 2, device=distance.device, dtype=torch.float32) / width)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    rates = 10000 ** (-torch.arange(0, width, 2, device=distance.device, dtype=wide) / width)
-    angles = distance.to(wide)[:, None] * rates
+    angles = distance.to(wide)[:, None] * rates.to(wide)
     return torch.cat((angles.sin(), angles.cos()), -1).to(dtype)
 
 

@@ -7,19 +7,36 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from laval.blocks import Backbone, Context
+from laval.blocks import Backbone, Context, backbone_of
 from laval.blocks.paper import LAYERS, Distance, Paper, Resample, draw
 from laval.blocks.reach import FREE, Reach
 from laval.shorten.memory import Memory
 from laval.shorten.rows import Rows
 
 
-class PaperKind:
-    """Makes the parts of a model of published layers. `distance`: the biases that all of them share."""
+class PaperKind(nn.Module):
+    """Both ends of a model of published layers, and the maker of what is between. The head is not tied.
 
-    def __init__(self, paper: Paper):
+    `distance`: the biases that all of its attentions share.
+    """
+
+    def __init__(self, paper: Paper, vocabulary: int):
+        super().__init__()
         self.paper, self.width = paper, paper.width
+        self.embedding = nn.Embedding(vocabulary, paper.width)
+        self.drop = nn.Dropout(paper.dropout)
         self.distance = Distance(paper)
+        self.output = nn.Linear(paper.width, vocabulary)
+        draw(self)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.embedding(ids)
+
+    def enter(self, embeds: torch.Tensor) -> torch.Tensor:
+        return self.drop(embeds)
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        return self.output(x)
 
     def stack(self, layers: range, last: bool) -> PaperStack:
         return PaperStack(self.paper, len(layers), self.distance)
@@ -73,11 +90,39 @@ class PaperResample(nn.Module):
         return self.layer(asking, readable, reach, self.shared[0](reach, spacing))
 
 
-class ModernKind:
-    """Makes the parts of a model of a base family's own layers. `backbone` holds the base, which keeps its weights."""
+class ModernKind(nn.Module):
+    """Both ends of a base model, and the maker of stacks of its layers. The base keeps its weights and their names."""
 
-    def __init__(self, backbone: Backbone):
-        self.backbone, self.width = backbone, backbone.config.hidden_size
+    def __init__(self, base: nn.Module):
+        super().__init__()
+        self.base = base
+        self.backbone = backbone_of(base)
+        self.width = self.backbone.config.hidden_size
+
+    @property
+    def embedding(self) -> nn.Module:
+        return self.base.get_input_embeddings()
+
+    @embedding.setter
+    def embedding(self, value: nn.Module) -> None:
+        self.base.set_input_embeddings(value)
+
+    @property
+    def output(self) -> nn.Module:
+        return self.base.get_output_embeddings()
+
+    @output.setter
+    def output(self, value: nn.Module) -> None:
+        self.base.set_output_embeddings(value)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.embedding(ids)
+
+    def enter(self, embeds: torch.Tensor) -> torch.Tensor:
+        return self.backbone.embed(inputs_embeds=embeds)
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        return self.backbone.head(x)
 
     def stack(self, layers: range, last: bool) -> ModernStack:
         # the base's own final norm ends the last stack
@@ -141,7 +186,7 @@ def mask_of(backbone: Backbone, kind: str, reach: Reach, x: torch.Tensor) -> tor
     implementation = backbone.config._attn_implementation
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(
-            f"attn_implementation is {implementation!r}; a shortened model needs 'sdpa' or 'eager': its rows are ragged"
+            f"attn_implementation is {implementation!r}; expected 'sdpa' or 'eager', which read ragged rows"
         )
     window = getattr(backbone.config, "sliding_window", None) if kind == "sliding_attention" else None
     visible = reach.visible

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -40,7 +40,7 @@ class Shortening:
     places: how many tokens linear and transposed maps tell apart; 0 takes the plan's factor, rounded up.
     """
 
-    rule: object = field(default_factory=Fixed)
+    rule: Any = field(default_factory=Fixed)
     reduce: Literal["mean", "last", "max", "linear", "attention", "attention_linear"] = "mean"
     upsample: Literal[
         "repeat", "linear", "transposed", "smooth", "attention", "attention_repeat", "attention_linear"
@@ -55,9 +55,7 @@ class Shortening:
             raise ValueError('distance is "tokens"; only a fixed rule knows how many: use "rows"')
         learned = [part for part in (self.reduce, self.upsample) if "linear" in part or part == "transposed"]
         if getattr(self.rule, "drop", ()) and learned:
-            raise ValueError(
-                f"rule.drop draws the factor at each step, which {learned[0]!r} has maps for; use another"
-            )
+            raise ValueError(f"rule.drop draws the factor at each step, which and {learned[0]!r} has maps for one")
 
 
 def read_shortening(mapping: Mapping | Shortening) -> Shortening:

@@ -31,7 +31,7 @@ class Start(nn.Module):
 
 
 class Zeros(Start):
-    """Fixed groups of k begin with k - 1 zero rows, as if shifted right (Hourglass). Before any commit tokens read zeros."""
+    """Fixed groups of k begin with k - 1 zero rows, as if shifted right (Hourglass). No commit yet: zeros are read."""
 
     def before(self, rows, commits, rule):
         shift = rule.factor - 1 if isinstance(rule, FixedRule) else 0

@@ -1,4 +1,4 @@
-"""Rows back to tokens: one class per way. A token reads the last row committed when it came, its own commit included."""
+"""Rows back to tokens: one class per way. A token reads the last row committed, its own commit included."""
 
 from __future__ import annotations
 
