@@ -1,10 +1,10 @@
 """Speed of stock, dense and skipping by turns: the shipped plug-in at two depths, random routers at three rates.
 
-    python benchmarks/speed.py [--rounds 20] [--threads 2] [--again]
+    python benchmarks/speed.py [--rounds 20] [--threads 2] [--again] [--only "4 of 30, decode, 8 x 128"]
 
-Random routers skip 4, 8 and 12 of 30 layers: they say what skipping pays, whoever decides. About twelve minutes on
-two quiet cores; can be stopped and started again. Longer prefills: benchmarks/prefill.py. Writes
-benchmarks/results/speed.json.
+Random routers skip 4, 8 and 12 of 30 layers: they say what skipping pays, whoever decides. About twenty minutes on
+two quiet cores; can be stopped and started again. A break-even rule of this machine is not heard. Longer prefills:
+benchmarks/prefill.py. Writes benchmarks/results/speed.json.
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ from laval.commands.screen import held_out
 from laval.files import atomic_write
 from laval.measure import machine_facts
 from laval.measure.speed import decode_cell, prefill_cell
-from laval.models import attach, using
+from laval.models import attach, skipping, using
 from laval.skip import FlexiDepth
 
 OUT = Path(__file__).parent / "results" / "speed.json"
 DEPTHS = (27.0, 26.0)
 SKIPPED = (4, 8, 12)
 ROUTED = tuple(range(3, 27))
-CELLS = (("decode", 1, 128), ("decode", 1, 1024), ("decode", 8, 128), ("prefill", 1, 512))
+CELLS = (
+    ("decode", 1, 128),
+    ("decode", 1, 1024),
+    ("decode", 2, 128),
+    ("decode", 4, 128),
+    ("decode", 8, 128),
+    ("prefill", 1, 512),
+)
 SEED = 0
 
 
@@ -39,15 +46,31 @@ def main() -> None:
     torch.manual_seed(SEED)
     model = laval.load("smollm2")
     ids = held_out(model).ids
-    cells = [] if options.again or not OUT.exists() else json.loads(OUT.read_text())["cells"]
-    known = {(cell["who"], cell["cell"], cell["batch"], cell["prompt"]) for cell in cells}
     wanted = [(who, *cell) for who in subjects(model, ids) for cell in CELLS]
-    for who, name, batch, prompt in tqdm([one for one in wanted if one not in known]):
-        chosen = subjects(model, ids)[who]()
-        measure = decode_cell if name == "decode" else prefill_cell
-        rounds = options.rounds // (1 if (name, batch) == ("decode", 1) else 2)
-        cells.append({"who": who, **measure(chosen, ids, prompt, rounds=rounds, batch=batch).to_dict()})
+    wanted = [one for one in wanted if options.only in "{}, {}, {} x {}".format(*one)]
+    cells = json.loads(OUT.read_text())["cells"] if OUT.exists() else []
+    if not options.again:
+        wanted = [one for one in wanted if one not in map(name_of, cells)]
+    for one in tqdm(wanted):
+        new = measured(subjects(model, ids)[one[0]](), ids, *one, rounds=options.rounds)
+        cells = in_order([new, *(cell for cell in cells if name_of(cell) != one)], list(subjects(model, ids)))
         write(cells)
+
+
+def name_of(cell: dict) -> tuple:
+    return cell["who"], cell["cell"], cell["batch"], cell["prompt"]
+
+
+def in_order(cells: list[dict], whos: list[str]) -> list[dict]:
+    """As a table shows them."""
+    return sorted(cells, key=lambda cell: (whos.index(cell["who"]), CELLS.index(name_of(cell)[1:])))
+
+
+def measured(model, ids, who: str, name: str, batch: int, prompt: int, rounds: int) -> dict:
+    measure = decode_cell if name == "decode" else prefill_cell
+    rounds //= 1 if (name, batch) == ("decode", 1) else 2
+    with skipping(model):
+        return {"who": who, **measure(model, ids, prompt, rounds=rounds, batch=batch).to_dict()}
 
 
 def subjects(model, ids) -> dict:
@@ -94,6 +117,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--again", action="store_true", help="measure all anew, not only what is missing")
+    parser.add_argument("--only", default="", help='of the cells "WHO, NAME, BATCH x TOKENS" those that contain this')
     return parser.parse_args()
 
 

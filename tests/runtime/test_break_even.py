@@ -211,3 +211,12 @@ def test_drafts_skip_and_finding_their_depth_leaves_the_rule():
         read(model, torch.tensor([[5]]))
         draft.read(5, Whole())
     assert record.runs[0].all() and not record.runs[1].all()
+
+
+@torch.no_grad()
+def test_generate_hears_the_rule_from_its_prompt_on():
+    for ids in (text(), text(1)):
+        model = ruled()
+        with recording(model) as record:
+            model.generate(ids, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+        assert len(record.runs) == 4 and record.run.all()
