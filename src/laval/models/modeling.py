@@ -17,6 +17,7 @@ from laval.files import atomic_folder
 from laval.models.calls import attention_options, check_routes
 from laval.models.configuration import AdaptiveConfig
 from laval.models.generation import WithinContext
+from laval.models.loop import OneSequence
 from laval.models.thresholds import taus_of
 from laval.models.weights import WEIGHT_FILES, check_names
 from laval.runtime import STEPS, BreakEven, Choice, Recording, check_runtime, choose, give_room
@@ -31,7 +32,7 @@ class AdaptiveOutput(CausalLMOutputWithPast):
     routes: tuple[Route, ...] | None = None
 
 
-class AdaptiveForCausalLM(PreTrainedModel, WithinContext, GenerationMixin):
+class AdaptiveForCausalLM(PreTrainedModel, WithinContext, OneSequence, GenerationMixin):
     """`base`: the untouched transformers model, under its own weight names. `policy`: who skips what.
 
     `runtime` says how a forward is carried out: auto, masked, grouped, conditional, agreed (sequences skip a
