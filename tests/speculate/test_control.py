@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from laval.speculate.control import Controller, Plan, expected_tokens
-from laval.speculate.costs import Costs
+from laval.speculate.costs import STALE, Costs
 from laval.speculate.lookup import Habits, Lookup
-from laval.speculate.rates import Rates
+from laval.speculate.rates import Rates, Trust
 
 
 def controller(one=1.0, slope=0.1, drafts=()) -> Controller:
+    """As after some texts: every pass and draft timed, a pass over one row just now."""
     made = Controller()
     for rows in (1, 2, 4, 8, 16):
         for _ in range(6):
@@ -18,7 +19,12 @@ def controller(one=1.0, slope=0.1, drafts=()) -> Controller:
     for name, seconds in drafts:
         for _ in range(5):
             made.costs.note_draft(name, seconds)
+    made.costs.note_pass(1, one)
     return made
+
+
+def draft_and_tokens(plan: Plan) -> tuple[str, int]:
+    return plan.draft, plan.tokens
 
 
 def test_expected_tokens_by_hand():
@@ -27,7 +33,8 @@ def test_expected_tokens_by_hand():
 
 
 def test_sure_guesses_go_far_doubtful_ones_nowhere():
-    assert controller().plan([0.99] * 15, {}, left=100) == Plan("lookup", 15, pytest.approx(5.94, abs=0.01))
+    plan = controller().plan([0.99] * 15, {}, left=100)
+    assert draft_and_tokens(plan) == ("lookup", 15) and plan.gain == pytest.approx(5.94, abs=0.01)
     assert controller().plan([0.6] * 15, {}, left=100).tokens in (3, 7)
     assert controller().plan([0.1] * 15, {}, left=100) == Plan()
     assert controller(slope=1.0).plan([0.9] * 15, {}, left=100) == Plan()
@@ -57,16 +64,47 @@ def test_without_a_measured_pass_there_is_no_plan():
     assert Controller().plan([0.99] * 15, {}, left=100) == Plan()
 
 
-def test_costs_between_and_beyond_what_was_measured():
+def test_costs_are_ratios_between_and_beyond_what_was_measured():
     costs = Costs()
-    for rows, seconds in ((1, 1.0), (4, 1.6)):
+    for rows, seconds in ((1, 2.0), (4, 3.2)):
         for _ in range(4):
             costs.note_pass(rows, seconds)
-    assert costs.of_pass(2) == pytest.approx(1.2) and costs.of_pass(3) == pytest.approx(1.4)
+    assert costs.of_pass(1) == 1 and costs.of_pass(2) == pytest.approx(1.2) and costs.of_pass(3) == pytest.approx(1.4)
     assert costs.of_pass(6) == pytest.approx(1.8)
-    costs.note_pass(2, 9.0)  # the first of its kind does not count
-    costs.note_pass(2, 3.0)  # and one may be an accident
+    costs.note_pass(2, 18.0)  # the first of its kind does not count
+    costs.note_pass(2, 6.0)  # and one may be an accident
     assert costs.of_pass(2) == pytest.approx((3.0 + 1.2) / 2)
+
+
+def test_a_machine_that_slows_down_changes_no_cost():
+    costs, slower = Costs(), 1.0
+    for _ in range(40):
+        slower *= 1.05
+        costs.note_pass(1, slower)
+        costs.note_pass(4, 1.5 * slower)
+    assert costs.of_pass(4) == pytest.approx(1.5, rel=0.2)
+
+
+def test_a_pass_over_one_row_is_due_after_a_while():
+    made = controller()
+    for _ in range(STALE):
+        assert made.plan([0.99] * 15, {}, left=100).draft == "lookup"
+        made.costs.note_pass(16, 2.5)
+    assert made.plan([0.99] * 15, {}, left=100) == Plan()
+    made.costs.note_pass(1, 1.0)
+    assert made.plan([0.99] * 15, {}, left=100).draft == "lookup"
+
+
+def test_promises_that_are_not_kept_are_believed_less():
+    trust = Trust()
+    for _ in range(20):
+        trust.note("lookup", 2.0, 0.5)
+    assert 0.25 < trust.of("lookup") < 0.4 and trust.of("exit") == 1
+    trust.note("exit", 0.5, 3.0)
+    assert trust.of("exit") == 1
+    for _ in range(20):
+        trust.weaken()
+    assert trust.of("lookup") > 0.95
 
 
 def test_rates_start_from_the_assumption_and_follow_the_evidence():

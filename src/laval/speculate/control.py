@@ -1,11 +1,13 @@
-"""Which draft goes next, and how far: whatever promises most tokens per second."""
+"""Which draft goes next, and how far: whatever promises most tokens per second, as long as the ledger is open."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from laval.speculate.costs import Costs
-from laval.speculate.rates import Rates
+from laval.speculate.ledger import Ledger
+from laval.speculate.proposal import source_of
+from laval.speculate.rates import Rates, Trust
 
 ROWS = (2, 4, 8, 16)
 """Rows of a pass that verifies: few sizes, so that the cost of each is soon known."""
@@ -19,11 +21,15 @@ HOPE = 0.85
 
 @dataclass(frozen=True)
 class Plan:
-    """draft: a name, or "none". tokens: how many it is to propose. gain: promised speed, as a multiple of no draft."""
+    """draft: a name, or "none". tokens: how many it is to propose. gain: promised speed, as a multiple of no draft.
+
+    expected: the tokens it is to yield, the dense model's own included.
+    """
 
     draft: str = "none"
     tokens: int = 0
     gain: float = 1.0
+    expected: float = 1.0
 
 
 class Controller:
@@ -31,15 +37,28 @@ class Controller:
 
     def __init__(self):
         self.costs = Costs()
+        self.ledger = Ledger()
         self.free = Rates()
         self.drawn = Rates(HOPE)
+        self.trust = Trust()
+
+    def start(self) -> None:
+        """A new text: what failed in others may succeed here, so its record weighs less."""
+        self.costs.start()
+        self.drawn.weaken()
+        self.trust.weaken()
+
+    @property
+    def open(self) -> bool:
+        """Whether a draft may be considered at all."""
+        return self.costs.known and self.ledger.open and not self.costs.stale
 
     def plan(self, likely: list[float], drafts: dict[str, float], left: int, must: bool = False) -> Plan:
         """likely: chances of the free proposal's tokens. drafts: the others' first guess of their cost.
 
         left: tokens still wanted. must: a draft is to be used even where none would be faster.
         """
-        if left < 2 or not self.costs.known:
+        if left < 2 or not (self.open or must):
             return Plan()
         plans = [*self.free_plans(likely, left), *self.drawn_plans(drafts, left)]
         best = max(plans, key=lambda plan: plan.gain, default=Plan())
@@ -48,24 +67,32 @@ class Controller:
     def free_plans(self, likely: list[float], left: int):
         most = min(len(likely), left - 1)
         for count in sorted({min(rows - 1, most) for rows in ROWS} - {0}):
-            yield Plan("lookup", count, self.gain(likely[:count], 0.0))
+            yield self.promised("lookup", likely[:count], 0.0)
 
     def drawn_plans(self, drafts: dict[str, float], left: int):
         for name, share in drafts.items():
             each = self.costs.of_draft(name, share)
+            likely = [self.drawn.rate(source_of(name, place)) for place in range(1, min(DRAWN[-1], left - 1) + 1)]
             for count in (n for n in DRAWN if n < left):
-                likely = [self.drawn.rate(f"{name} {min(i, 4)}") for i in range(1, count + 1)]
-                yield Plan(name, count, self.gain(likely, count * each))
+                yield self.promised(name, likely[:count], count * each)
 
-    def gain(self, likely: list[float], drafting: float) -> float:
-        """Tokens per second with a proposal over those without."""
-        seconds = drafting + self.costs.of_pass(len(likely) + 1)
-        return expected_tokens(likely) * self.costs.of_pass(1) / seconds
+    def promised(self, draft: str, likely: list[float], drafting: float) -> Plan:
+        """Tokens per second with a proposal, over those without."""
+        expected = 1 + self.trust.of(draft) * (expected_tokens(likely) - 1)
+        gain = expected / (drafting + self.costs.of_pass(len(likely) + 1))
+        return Plan(draft, len(likely), gain, expected_tokens(likely))
 
     def learn(self, sources: tuple[str, ...], accepted: int) -> None:
         """What became of tokens that a draft by the model itself proposed; those after a wrong one say nothing."""
         for place, source in enumerate(sources[: accepted + 1]):
             self.drawn.note(source, place < accepted)
+
+    def settle(self, plan: Plan, tokens: int, seconds: float, plain: bool) -> None:
+        """A round is over. plain: it did what plain decoding does."""
+        if plan.draft != "none":
+            self.trust.note(plan.draft, plan.expected - 1, tokens - 1)
+        if self.costs.known:
+            self.ledger.note(tokens, tokens if plain else seconds / self.costs.plain)
 
 
 def expected_tokens(likely: list[float]) -> float:

@@ -1,65 +1,85 @@
-"""What passes and drafted tokens really take, learned while generating."""
+"""What passes and drafted tokens really take, learned while generating, in passes over one row of the same period.
+
+Machines get slower and faster by the minute; ratios of neighbours in time hold.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
 
-KEPT = 15
+KEPT, RECENT = 15, 7
 SURE = 3
 """Measurements from which a median stands alone; before, the guess counts as one more of them."""
 STEP, SLOPE = 0.3, 0.1
 """First guess, in passes over one row: what a second row adds, and each further one. Measured once tried."""
+STALE = 16
+"""Rounds with drafts after which a pass over one row is due again, lest everything be compared with the past."""
 
 
 class Costs:
-    """Median seconds of recent passes by their rows, and of drafted tokens by the draft's name.
+    """Medians of recent passes by their rows, and of drafted tokens by the draft's name; one row's pass is 1.
 
-    The first of each kind is left out: it also makes room, and plans what later ones only do.
+    The first of each kind in a text is left out: it also makes room, and plans what later ones only do.
     """
 
     def __init__(self):
+        self.ones: deque = deque(maxlen=RECENT)
         self.passes: dict[int, deque] = {}
         self.drafts: dict[str, deque] = {}
         self.begun: set[int | str] = set()
+        self.plain = 0.0  # seconds of a pass over one row, lately
+        self.since = 0
+
+    def start(self) -> None:
+        """A new text."""
+        self.begun.clear()
 
     def note_pass(self, rows: int, seconds: float) -> None:
-        self.note(self.passes, rows, seconds)
+        if rows > 1:
+            self.note(self.passes, rows, seconds)
+            self.since += 1
+        elif self.counts(1):
+            self.ones.append(seconds)
+            self.plain, self.since = statistics.median(self.ones), 0
 
     def note_draft(self, name: str, seconds: float) -> None:
         self.note(self.drafts, name, seconds)
 
     def note(self, kept: dict, kind: int | str, seconds: float) -> None:
-        if kind in self.begun:
-            kept.setdefault(kind, deque(maxlen=KEPT)).append(seconds)
+        if self.counts(kind) and self.known:
+            kept.setdefault(kind, deque(maxlen=KEPT)).append(seconds / self.plain)
+
+    def counts(self, kind: int | str) -> bool:
+        known = kind in self.begun
         self.begun.add(kind)
+        return known
 
     @property
     def known(self) -> bool:
         """Whether a pass over one row has been timed: everything else can be guessed from it."""
-        return 1 in self.passes
+        return bool(self.ones)
+
+    @property
+    def stale(self) -> bool:
+        return self.since >= STALE
 
     def of_pass(self, rows: int) -> float:
-        """Seconds of a pass over `rows` tokens."""
-        if rows == 1:
-            return statistics.median(self.passes[1])
-        return settled(self.passes.get(rows, ()), self.guessed(rows))
+        """What a pass over `rows` tokens takes."""
+        return 1.0 if rows == 1 else settled(self.passes.get(rows, ()), self.guessed(rows))
 
     def guessed(self, rows: int) -> float:
         """In a straight line between the nearest passes that were timed, or on with the usual slope."""
-        timed = sorted(n for n in self.passes if n != rows)
+        timed = {1: 1.0} | {n: statistics.median(kept) for n, kept in self.passes.items() if n != rows}
         low = max(n for n in timed if n < rows)
-        high = next((n for n in timed if n > rows), None)
-        left = statistics.median(self.passes[low])
+        high = min((n for n in timed if n > rows), default=None)
         if high is None:
-            more = (rows - low) * SLOPE + (STEP - SLOPE) * (low == 1)
-            return left + more * statistics.median(self.passes[1])
-        right = statistics.median(self.passes[high])
-        return left + (right - left) * (rows - low) / (high - low)
+            return timed[low] + (rows - low) * SLOPE + (STEP - SLOPE) * (low == 1)
+        return timed[low] + (timed[high] - timed[low]) * (rows - low) / (high - low)
 
     def of_draft(self, name: str, share: float) -> float:
-        """Seconds of one drafted token; `share` of a pass over one row is the first guess."""
-        return settled(self.drafts.get(name, ()), share * self.of_pass(1))
+        """What one drafted token takes; `share` is the first guess."""
+        return settled(self.drafts.get(name, ()), share)
 
 
 def settled(measured, guess: float) -> float:

@@ -18,6 +18,7 @@ from laval.speculate.proposal import NOTHING, Proposal, Verdict
 from laval.speculate.reader import Reader
 from laval.speculate.refuse import check_config, check_draft, check_inputs
 from laval.speculate.result import Account, LosslessGeneration
+from laval.speculate.states import States
 from laval.speculate.verify import Greedy, Sampling
 
 MOST = 15  # proposed tokens, at one go
@@ -77,7 +78,9 @@ class Lossless:
         check_inputs(input_ids, others.get("attention_mask"), cache, others.get("inputs_embeds"))
         sampled = generation_config.do_sample
         rule = Sampling(logits_processor) if sampled else Greedy(logits_processor, model.base.dtype)
-        run = Run(model, Reader(model, cache), rule, self.drafts(model), self.draft)
+        drafts = self.drafts(model)
+        reader = Reader(model, cache, States() if "head" in drafts else None)
+        run = Run(model, reader, rule, drafts, self.draft)
         self.account = run.account
         return run.text(input_ids, stopping_criteria, generation_config.max_length, self.streamer)
 
@@ -100,6 +103,8 @@ class Run:
         self.account = Account()
         learned = EXPERIENCE.setdefault(model, Experience())
         self.controller = learned.controller
+        self.controller.start()
+        self.must = wanted in ("skip", "exit", "head")
         self.lookup = Lookup(learned.habits, self.controller.free) if wanted in ("auto", "lookup") else None
 
     def text(self, ids: torch.Tensor, stop, longest: int, streamer) -> torch.Tensor:
@@ -113,8 +118,10 @@ class Run:
         verdict = self.rule.settle(ids, logits, NOTHING, exact=True)
         ids, done = self.write(ids, verdict.tokens, stop, streamer)
         while not done:
-            tokens = self.round(ids, longest - ids.shape[1])
+            start = time.perf_counter()
+            tokens, plan, plain = self.round(ids, longest - ids.shape[1])
             ids, done = self.write(ids, tokens, stop, streamer)
+            self.controller.settle(plan, len(tokens), time.perf_counter() - start, plain)
         if streamer is not None:
             streamer.end()
         return ids
@@ -132,8 +139,8 @@ class Run:
                 return ids, True
         return ids, False
 
-    def round(self, ids: torch.Tensor, left: int) -> tuple[int, ...]:
-        """One proposal and its verification: the tokens that stand, at least one."""
+    def round(self, ids: torch.Tensor, left: int) -> tuple[tuple[int, ...], Plan, bool]:
+        """One proposal and its verification: the tokens that stand, at least one; whether plain decoding does so."""
         proposal, plan = self.proposal(ids, left)
         verdict = self.verify(ids, proposal)
         tokens = verdict.tokens
@@ -142,12 +149,14 @@ class Run:
         self.account.note(plan.draft, len(proposal), verdict.accepted)
         if verdict.tied:
             tokens = (*tokens, self.settle_tie(ids, tokens))
-        return tokens
+        return tokens, plan, not proposal and not verdict.tied
 
     def proposal(self, ids: torch.Tensor, left: int) -> tuple[Proposal, Plan]:
+        if not (self.controller.open or self.must):
+            return NOTHING, Plan()
         free, likely = self.lookup.propose(MOST) if self.lookup else (NOTHING, [])
         shares = {name: draft.share for name, draft in self.drafts.items()}
-        plan = self.controller.plan(likely, shares, left, must=self.wanted in ("skip", "exit"))
+        plan = self.controller.plan(likely, shares, left, self.must)
         if plan.draft == "lookup":
             return Proposal(free.tokens[: plan.tokens], free.sources[: plan.tokens]), plan
         if plan.draft == "none":

@@ -9,7 +9,8 @@ import torch
 from laval.compat import cache_argument
 from laval.models import AdaptiveForCausalLM, set_depth, skipping, using
 from laval.runtime import choose
-from laval.speculate.proposal import NOTHING, Proposal
+from laval.runtime.decoder import suits, turns_of
+from laval.speculate.proposal import NOTHING, Proposal, source_of
 from laval.speculate.reader import Reader
 
 
@@ -38,7 +39,7 @@ def propose(draft: Draft, reader: Reader, text: torch.Tensor, rule, count: int) 
     if not tokens:
         return NOTHING
     drawn = torch.stack(probabilities) if probabilities[0] is not None else None
-    return Proposal(tuple(tokens), tuple(f"{draft.name} {min(i, 4)}" for i in range(1, count + 1)), drawn)
+    return Proposal(tuple(tokens), tuple(source_of(draft.name, place) for place in range(1, count + 1)), drawn)
 
 
 class SkipDraft:
@@ -88,24 +89,40 @@ class ExitDraft:
         if not 1 <= layers < total:
             raise ValueError(f"exit layer is {layers}; expected 1 to {total - 1}, for the model has {total} layers")
         self.model, self.layers = model, layers
-        head = model.get_output_embeddings().weight.numel()
-        block = sum(p.numel() for p in model.backbone.blocks[0].layer.parameters())
+        head, block = bytes_of(model.get_output_embeddings()), bytes_of(model.backbone.blocks[0].layer)
         self.share = (layers * block + head) / (total * block + head)
 
     def read(self, token: int, reader: Reader) -> torch.Tensor:
         """Logits [1, V] after one more token, whose keys and values the first layers keep until they are forgotten."""
-        model = self.model
+        model, cache = self.model, reader.cache
         way = choose("full", 1, torch.is_grad_enabled(), model.device.type)
         backbone = model.quick if way.quick else model.backbone
-        x = backbone.embed(torch.tensor([[token]], device=model.device))
-        contexts = backbone.contexts(x, cache=reader.cache)
-        for block, context in zip(backbone.blocks[: self.layers], contexts, strict=False):
-            x = block(x, context)
+        x = backbone.embed(torch.tensor([[token]], device=model.device))  # [1, 1, D]
+        contexts = backbone.contexts(x, cache=cache)[: self.layers]
+        decoder = model.decoders.of(model, cache) if way.quick and suits(way.step, x, contexts, cache) else None
+        if decoder is None:
+            for block, context in zip(backbone.blocks, contexts, strict=False):
+                x = block(x, context)
+        else:
+            x = through(decoder.lanes, x.view(-1), contexts, cache).view(1, 1, -1)
         return backbone.head(x)[0]
 
     def forget(self, count: int, reader: Reader) -> None:
         for layer in reader.cache.layers[: self.layers] if count else ():
             layer.crop(-count)
+
+
+@torch.inference_mode()
+def through(lanes, x: torch.Tensor, contexts, cache) -> torch.Tensor:
+    """x [D] through the first lanes, as many as there are contexts."""
+    for lane, turn, context in zip(lanes, turns_of(contexts), contexts, strict=False):
+        x = lane(x, turn, context.mask, cache)
+    return x
+
+
+def bytes_of(module: torch.nn.Module) -> int:
+    """What reading all its weights moves, whatever number types they are kept in."""
+    return sum(kept.nbytes for kept in (*module.parameters(), *module.buffers()))
 
 
 def check_skipping(model: AdaptiveForCausalLM) -> None:

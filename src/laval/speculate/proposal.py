@@ -36,3 +36,8 @@ class Verdict:
 
 
 NOTHING = Proposal()
+
+
+def source_of(draft: str, place: int) -> str:
+    """What the token at `place`, from 1 on, of a draft by the model itself is counted as."""
+    return f"{draft} {min(place, 4)}"

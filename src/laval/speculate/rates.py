@@ -1,9 +1,10 @@
-"""How often guesses of each kind are right, lately."""
+"""How often guesses of each kind are right, lately, and how far such estimates hold."""
 
 from __future__ import annotations
 
 FADE = 0.98  # of a kind's counts with each of its guesses: the last fifty decide
 DOUBT = 3.0  # guesses' worth of weight that the first assumption has
+WEAKER = 0.7  # of what was counted, at the start of another text
 
 
 class Rates:
@@ -24,3 +25,32 @@ class Rates:
     def rate(self, kind: str) -> float:
         """Between 0 and 1."""
         return (self.right.get(kind, 0.0) + DOUBT * self.first) / (self.made.get(kind, 0.0) + DOUBT)
+
+    def weaken(self) -> None:
+        """Let the first assumption count for more again."""
+        for counts in (self.right, self.made):
+            for kind in counts:
+                counts[kind] *= WEAKER
+
+
+class Trust:
+    """Tokens that stood over those that were promised, by draft, at most 1: estimates picked for being high are."""
+
+    FADE = 0.95
+
+    def __init__(self):
+        self.promised: dict[str, float] = {}
+        self.stood: dict[str, float] = {}
+
+    def note(self, draft: str, promised: float, stood: float) -> None:
+        self.promised[draft] = self.FADE * self.promised.get(draft, 0.0) + promised
+        self.stood[draft] = self.FADE * self.stood.get(draft, 0.0) + stood
+
+    def of(self, draft: str) -> float:
+        """Between 0 and 1."""
+        return min(1.0, (self.stood.get(draft, 0.0) + DOUBT) / (self.promised.get(draft, 0.0) + DOUBT))
+
+    def weaken(self) -> None:
+        for counts in (self.promised, self.stood):
+            for draft in counts:
+                counts[draft] *= WEAKER
