@@ -34,7 +34,7 @@ TOTALS = {  # the ones without a publication of their number pin ours
     "dpt-text8-unigram": 42.1,
     "dpt-text8-entropy": 42.1,
     "dpt-text8-gumbel": 42.1,
-    "hnet-1stage-small": 52.5,
+    "hnet-1stage-small": 52.4,
 }
 
 

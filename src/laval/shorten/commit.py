@@ -98,14 +98,16 @@ class Fixed:
 
 
 class FixedRule(Rule):
-    """`factor` may be set between calls, as shorten-factor dropout does."""
+    """`factor` may be set between texts. `drawn`: the one in force, another at each training step where some drop."""
 
     def __init__(self, factor: int, drop: tuple[int, ...] = ()):
         super().__init__()
-        self.factor, self.drop = factor, drop
+        self.factor, self.drop, self.drawn = factor, drop, factor
 
     def decide(self, rows, memory):
-        return Commits(rows.places % self.factor == 0, rows.real)
+        dropping = self.training and self.drop
+        self.drawn = self.drop[int(torch.randint(len(self.drop), ()))] if dropping else self.factor
+        return Commits(rows.places % self.drawn == 0, rows.real)
 
 
 @dataclass(frozen=True)

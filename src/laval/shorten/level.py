@@ -87,7 +87,7 @@ class Level(nn.Module):
         first = torch.zeros_like(lengths) if first is None else first
         memory.keep("closed", first + lengths, h.batch)
         ids = lead(pick(h.ids, segments.ends), starts, value=-1)
-        spacing = h.spacing * self.commit.factor if self.in_tokens else 1
+        spacing = h.spacing * self.commit.drawn if self.in_tokens else 1
         if memory.fresh and not x.shape[1]:  # every memory inside must see all streams begin
             x, ids = F.pad(x, (0, 0, 0, 1)), F.pad(ids, (0, 1), value=-1)
         return Rows(self.reduced_norm(x), lengths, first, ids, h.batch, spacing)

@@ -42,21 +42,22 @@ class Predictor(Rule):
 class Supervised:
     """Commits learned from labels that come with training calls (`boundary_labels`): ends of Unigram pieces.
 
-    hidden: width of the predictor. legacy: the second sigmoid of the authors' loss.
+    hidden: width of the predictor. legacy: the second sigmoid of the authors' loss. threshold: of the chance.
     """
 
     hidden: int = 2048
     legacy: bool = False
+    threshold: float = 0.5
 
     def build(self, width: int, step: float) -> SupervisedRule:
-        return SupervisedRule(width, self.hidden, self.legacy)
+        return SupervisedRule(width, self.hidden, self.threshold, self.legacy)
 
 
 class SupervisedRule(Predictor):
     """The decision is the predictor's own, in training too, and the language loss does not reach it."""
 
-    def __init__(self, width: int, hidden: int, legacy: bool = False):
-        super().__init__(width, hidden)
+    def __init__(self, width: int, hidden: int, threshold: float = 0.5, legacy: bool = False):
+        super().__init__(width, hidden, threshold)
         self.legacy = legacy
 
     def loss(self, commits, labels=None):
@@ -80,12 +81,12 @@ class Entropy(Supervised):
     def build(self, width: int, step: float) -> EntropyRule:
         if self.left < 1:
             raise ValueError(f"entropy: left is {self.left}; expected at least 1 neighbour")
-        return EntropyRule(width, self.hidden, self.legacy, self.left)
+        return EntropyRule(width, self.hidden, self.threshold, self.legacy, self.left)
 
 
 class EntropyRule(SupervisedRule):
-    def __init__(self, width: int, hidden: int, legacy: bool = False, left: int = 2):
-        super().__init__(width, hidden, legacy)
+    def __init__(self, width: int, hidden: int, threshold: float = 0.5, legacy: bool = False, left: int = 2):
+        super().__init__(width, hidden, threshold, legacy)
         self.left = left
 
     @torch.no_grad()
@@ -117,17 +118,18 @@ class Gumbel:
     rate: float = 0.0
     temperature: float = 0.5
     legacy: bool = False
+    threshold: float = 0.5
 
     def build(self, width: int, step: float) -> GumbelRule:
         rate = self.rate or 1 / step
         if not 0 < rate < 1:
             raise ValueError(f"gumbel: rate is {rate:g}; expected above 0 and below 1, such as 0.2 for a factor of 5")
-        return GumbelRule(width, self.hidden, rate, self.temperature, self.legacy)
+        return GumbelRule(width, self.hidden, rate, self.temperature, self.threshold, self.legacy)
 
 
 class GumbelRule(Predictor):
-    def __init__(self, width: int, hidden: int, rate: float, temperature: float, legacy: bool = False):
-        super().__init__(width, hidden)
+    def __init__(self, width, hidden: int, rate: float, temperature: float, threshold: float, legacy: bool = False):
+        super().__init__(width, hidden, threshold)
         self.rate, self.temperature, self.legacy = rate, temperature, legacy
 
     def decide(self, rows, memory):

@@ -23,12 +23,13 @@ class Cosine:
     factor: float = 0.0
     weight: float = 0.03
     legacy: bool = False
+    threshold: float = 0.5
 
     def build(self, width: int, step: float) -> CosineRule:
         factor = self.factor or step
         if factor <= 1:
             raise ValueError(f"cosine: factor is {factor:g}; expected above 1")
-        return CosineRule(width, factor, self.weight, self.legacy)
+        return CosineRule(width, factor, self.weight, self.threshold, self.legacy)
 
 
 class CosineRule(Rule):
@@ -36,18 +37,18 @@ class CosineRule(Rule):
 
     learned = True
 
-    def __init__(self, width: int, factor: float, weight: float, legacy: bool = False):
+    def __init__(self, width: int, factor: float, weight: float, threshold: float = 0.5, legacy: bool = False):
         super().__init__()
         self.queries = nn.Linear(width, width, bias=False)
         self.keys = nn.Linear(width, width, bias=False)
-        self.factor, self.weight, self.legacy = factor, weight, legacy
+        self.factor, self.weight, self.threshold, self.legacy = factor, weight, threshold, legacy
         nn.init.eye_(self.queries.weight)
         nn.init.eye_(self.keys.weight)
 
     def decide(self, rows, memory):
         chance = (1 - self.likeness(rows, memory)) / 2
         chance = torch.where(rows.places == 0, 1.0, chance.clamp(0, 1))
-        bits = chance > 0.5 if self.legacy else chance >= 0.5
+        bits = chance > self.threshold if self.legacy else chance >= self.threshold
         return Commits(bits, rows.real, chance)
 
     def likeness(self, rows, memory) -> torch.Tensor:

@@ -13,6 +13,7 @@ from torch import nn
 from laval.config import load_config, to_mapping
 from laval.shorten.commit import Fixed, Given, Tokens
 from laval.shorten.level import Core, Level
+from laval.shorten.pattern import Pattern
 from laval.shorten.plan import Plan
 from laval.shorten.predictor import Entropy, Gumbel, Supervised
 from laval.shorten.reduce import build_reduce
@@ -23,6 +24,7 @@ from laval.shorten.upsample import build_upsample
 RULES = {
     "fixed": Fixed,
     "tokens": Tokens,
+    "pattern": Pattern,
     "given": Given,
     "unigram": Supervised,
     "entropy": Entropy,

@@ -34,7 +34,7 @@ class Zeros(Start):
     """Fixed groups of k begin with k - 1 zero rows, as if shifted right (Hourglass). No commit yet: zeros are read."""
 
     def before(self, rows, commits, rule):
-        shift = rule.factor - 1 if isinstance(rule, FixedRule) else 0
+        shift = rule.drawn - 1 if isinstance(rule, FixedRule) else 0
         if not shift:
             return rows, commits
         behind = replace(
