@@ -1,20 +1,24 @@
 """Lossless against dense decoding on 200 prompts: the same tokens, and how many times faster.
 
     python benchmarks/lossless.py [--data ../shared/data] [--each 50] [--new 96] [--only copying] [--threads 2]
+    python benchmarks/lossless.py --identity
     python benchmarks/lossless.py --predict
 
 Four sets: copying, summarising, code editing, open questions. Each prompt is answered by both ways in turn, in
 changing order; the ratio of a set is the median over its prompts, with a 95 % bootstrap interval. The first prompts
 of each set are not timed: both ways warm up on them. What lossless decoding has learned (costs, acceptance, habits)
-goes on from prompt to prompt, as in use. Can be stopped and started again; every prompt is kept in
-benchmarks/results/lossless.jsonl. Writes benchmarks/results/lossless.json. --predict prints what published models
-would gain by the cost model, and measures nothing.
+goes on from prompt to prompt, as in use. Can be stopped at any time and started again: every prompt is kept in
+benchmarks/results/lossless.jsonl, what was learned in lossless.pickle beside it until all is done; a new start warms
+up once more. Writes benchmarks/results/lossless.json. --identity compares the tokens alone, which can run beside
+other work, and keeps a record of its own (lossless-identity.jsonl, "identity" in the JSON). --predict prints what
+published models would gain by the cost model, and measures nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import time
 from pathlib import Path
 
@@ -25,11 +29,14 @@ from laval.files import atomic_write
 from laval.measure import PairedTimes, machine_facts
 from laval.models import using
 from laval.speculate import lossless
+from laval.speculate.decode import EXPERIENCE
 from laval.speculate.predict import SHAPES, Machine, predicted_gain
 
 HERE = Path(__file__).parent
 BOOK = HERE / "results" / "lossless.jsonl"
-WARM = 2
+IDENTITY = HERE / "results" / "lossless-identity.jsonl"
+LEARNED = HERE / "results" / "lossless.pickle"
+WARM, WARM_TOKENS = 2, 16
 H100 = Machine(flops=989e12, bandwidth=3.35e12)  # bf16 without sparsity, SXM, by its data sheet
 
 
@@ -41,10 +48,12 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     model = laval.load(options.model)
     settings = {"model": options.model, "new": options.new, "draft": options.draft, "threads": torch.get_num_threads()}
-    done = known(settings)
-    for name, prompts in prompt_sets(options.data, options.each).items():
-        if options.only in (None, name):
-            measure_set(model, name, prompts, settings, done)
+    sets = prompt_sets(options.data, options.each)
+    sets = {name: prompts for name, prompts in sets.items() if options.only in (None, name)}
+    if options.identity:
+        compare_sets(model, sets, settings)
+    else:
+        measure_sets(model, sets, settings)
     write(settings)
 
 
@@ -57,6 +66,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--draft", default="auto")
     parser.add_argument("--only", choices=list(SETS), help="one set")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--identity", action="store_true", help="compare tokens, measure no time")
     parser.add_argument("--predict", action="store_true", help="print predicted gains of published models and stop")
     return parser.parse_args()
 
@@ -98,14 +108,47 @@ def prompt_sets(data: Path, each: int) -> dict[str, list[str]]:
     return {name: read(data)[: each + WARM] for name, read in SETS.items()}
 
 
-def measure_set(model, name: str, prompts: list[str], settings: dict, done: dict) -> None:
-    for number, prompt in enumerate(prompts):
-        if (name, number) in done or (number < WARM and all((name, n) in done for n in range(len(prompts)))):
-            continue
-        record = settings | {"set": name, "number": number} | measured(model, prompt, settings, number)
+def measure_sets(model, sets: dict[str, list[str]], settings: dict) -> None:
+    done = known(BOOK, settings)
+    left = [(name, n) for name, prompts in sets.items() for n in range(len(prompts)) if (name, n) not in done]
+    if left and done:
+        recall(model)
+        measured(model, sets[left[0][0]][0], settings | {"new": WARM_TOKENS}, 0)
+    for name, number in left:
+        record = settings | {"set": name, "number": number} | measured(model, sets[name][number], settings, number)
         print(f"{name} {number}: {record['dense'] / record['lossless']:.2f}x, same: {record['same']}", flush=True)
-        with BOOK.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        note(BOOK, record)
+        with atomic_write(LEARNED, "wb") as file:
+            pickle.dump(EXPERIENCE[model], file)
+    LEARNED.unlink(missing_ok=True)
+
+
+def recall(model) -> None:
+    """What a run that was stopped had learned."""
+    if LEARNED.exists():
+        EXPERIENCE[model] = pickle.loads(LEARNED.read_bytes())
+
+
+def compare_sets(model, sets: dict[str, list[str]], settings: dict) -> None:
+    """Tokens alone."""
+    settings = timeless(settings)
+    done = known(IDENTITY, settings)
+    for name, prompts in sets.items():
+        for number in (n for n in range(len(prompts)) if (name, n) not in done):
+            record = measured(model, prompts[number], settings, number)
+            del record["dense"], record["lossless"], record["seconds"]
+            print(f"{name} {number}: same: {record['same']}", flush=True)
+            note(IDENTITY, settings | {"set": name, "number": number} | record)
+
+
+def timeless(settings: dict) -> dict:
+    """The settings that matter for tokens."""
+    return {name: value for name, value in settings.items() if name != "threads"}
+
+
+def note(book: Path, record: dict) -> None:
+    with book.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
 
 
 def measured(model, prompt: str, settings: dict, number: int) -> dict:
@@ -136,22 +179,32 @@ def encoded(tokenizer, prompt: str) -> torch.Tensor:
     return tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
 
 
-def known(settings: dict) -> dict[tuple, dict]:
+def known(book: Path, settings: dict) -> dict[tuple, dict]:
     """Records of earlier starts with the same settings."""
-    if not BOOK.exists():
+    if not book.exists():
         return {}
-    records = [r for r in lines(BOOK) if all(r.get(name) == value for name, value in settings.items())]
+    records = [r for r in lines(book) if all(r.get(name) == value for name, value in settings.items())]
     return {(record["set"], record["number"]): record for record in records}
 
 
 def write(settings: dict) -> None:
-    done = known(settings)
+    done = known(BOOK, settings)
     sets = {name: summary([r for (s, n), r in done.items() if s == name and n >= WARM]) for name in SETS}
     sets = {name: found for name, found in sets.items() if found}
     for name, found in sets.items():
         print(f"{name:12} {found['ratio']:.2f}x ({found['interval'][0]:.2f} to {found['interval'][1]:.2f})", found)
+    compared = identity(list(known(IDENTITY, timeless(settings)).values()))
+    print("identity", compared)
     with atomic_write(HERE / "results" / "lossless.json", "w") as file:
-        json.dump({"facts": machine_facts(), "settings": settings, "sets": sets}, file, indent=1)
+        record = {"facts": machine_facts(), "settings": settings, "sets": sets, "identity": compared}
+        json.dump(record, file, indent=1)
+
+
+def identity(records: list[dict]) -> dict:
+    """How many answers were the same, and how much of them was drafted, over all sets."""
+    totals = {key: sum(r[key] for r in records) for key in ("new_tokens", "passes", "replays", "replayed")}
+    drafts = {what: added(r[what] for r in records) for what in ("rounds", "accepted")}
+    return {"prompts": len(records), "identical": sum(r["same"] for r in records), **totals, **drafts}
 
 
 def summary(records: list[dict]) -> dict | None:
