@@ -95,6 +95,16 @@ def test_temperature_out_of_range(place, temperature):
     assert "temperature is" in refused("generate", place.plugin, "hi", "--temperature", temperature)
 
 
+@pytest.mark.parametrize("weights", ["int4", "", "INT8"])
+def test_weights_of_no_known_kind(place, weights):
+    for words in (
+        ("generate", place.plugin, "hi"),
+        ("eval", place.plugin, "--text", place.text),
+        ("bench", place.base),
+    ):
+        assert f'weights is {weights!r}; expected "int8"' in refused(*words, "--weights", weights)
+
+
 @pytest.mark.parametrize("seed", [-1, 2**32, 2**70, -(2**70)])
 def test_seed_out_of_range(place, tmp_path, seed):
     message = f"seed is {seed}; expected a whole number from 0 to {2**32 - 1}"

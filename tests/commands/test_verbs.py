@@ -133,6 +133,29 @@ def test_bench_gives_a_record_per_cell(place):
     assert {"device", "dtype", "threads", "commit"} <= known["machine"].keys()
 
 
+def test_weights_of_8_bits(place):
+    """Near the text's own perplexity, and what laval.load gives; bench says what it measured."""
+    words = ("eval", place.plugin, "--text", place.text, "--length", 64, "--limit", 200, "--json")
+    plain, small = run(*words).document, run(*words, "--weights", "int8").document
+    for name in ("perplexity", "dense_perplexity"):
+        assert small[name] == pytest.approx(plain[name], rel=0.02) and small[name] != plain[name]
+    words = ("generate", place.plugin, "Noon?", "--raw", "--max-new-tokens", 8, "--json")
+    model = laval.load(place.plugin, weights="int8")
+    ids = model.tokenizer("Noon?", return_tensors="pt").input_ids
+    made = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
+    expected = model.tokenizer.decode(made, skip_special_tokens=True)
+    assert run(*words, "--weights", "int8").document["text"] == expected
+    grid = ("bench", place.plugin, "--prompt", 16, "--prefill", 16, "--rounds", 1)
+    assert run(*grid, "--weights", "int8", "--json").document["machine"]["weights"] == "int8"
+    assert "int8 weights" in " ".join(run(*grid, "--weights", "int8").out.split())
+    assert run(*grid, "--json").document["machine"]["weights"] is None
+
+
+@pytest.mark.parametrize("verb", ["generate", "eval", "bench"])
+def test_help_names_the_weights(verb):
+    assert "--weights" in run(verb, "--help").out
+
+
 def test_bench_measures_a_grid_and_draws_it(place, tmp_path):
     grid = ("--batch", "1,2", "--prompt", "8,12", "--prefill", "16", "--rounds", 1, "--plot", tmp_path / "speed.svg")
     known = run("bench", place.plugin, *grid, "--json").document

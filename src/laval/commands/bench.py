@@ -14,6 +14,7 @@ from laval.commands.screen import (
     Json,
     Model,
     Screen,
+    Weights,
     check_room,
     context_of,
     held_out,
@@ -33,6 +34,7 @@ SECONDS = 60  # of --learn
 def bench(
     model: Model,
     depth: Depth = None,
+    weights: Weights = None,
     text: Annotated[Path | None, Option(help="Text to read. Default: a small one of ours.")] = None,
     batch: Annotated[str, Option(metavar="N,N...", help="Sequences side by side when decoding.")] = "1",
     prompt: Annotated[str, Option(metavar="N,N...", help="Tokens before the first decoded one.")] = "128",
@@ -56,7 +58,7 @@ def bench(
 
         if threads:
             torch.set_num_threads(threads)
-        adaptive = open_model(model, depth, out)
+        adaptive = open_model(model, depth, out, weights)
         read = held_out(adaptive) if text is None else read_text(text, tokenizer_of(adaptive))
         if learn:
             rule = learned(out, adaptive, read.ids)
@@ -70,7 +72,7 @@ def bench(
             with out.console.status(f"{name}, {rows} x {length} tokens, by turns"):
                 measure = decode_cell if name == "decode" else prefill_cell
                 cells.append(measure(adaptive, read.ids, length, rounds=rounds, batch=rows))
-        machine = machine_facts(adaptive.device, adaptive.base.dtype)
+        machine = machine_facts(adaptive.device, adaptive.base.dtype) | {"weights": weights}
         show(out, cells, machine)
         if plot is not None:
             write_plot(plot, cells)
@@ -135,9 +137,10 @@ def write_plot(path: Path, cells: list[Cell]) -> None:
 
 
 def show(out: Screen, cells: list[Cell], machine: dict) -> None:
+    numbers = machine["dtype"] + (f", {machine['weights']} weights" if machine["weights"] else "")
     out.say(cell_table(cells))
     out.say(
-        f"\n[dim]{machine['device']}, {machine['threads']} threads, {machine['dtype']}; {cells[0].times.rounds} "
+        f"\n[dim]{machine['device']}, {machine['threads']} threads, {numbers}; {cells[0].times.rounds} "
         "rounds by turns.\nTimes faster: dense over skipping, both by the same engine, above 1 is faster; ideal: what "
         "the cost model holds possible.\nStock: the untouched transformers model.[/]"
     )

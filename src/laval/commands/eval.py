@@ -13,6 +13,7 @@ from laval.commands.screen import (
     Length,
     Model,
     Screen,
+    Weights,
     depth_line,
     open_model,
     screen,
@@ -28,6 +29,7 @@ def evaluate(
     model: Model,
     text: Annotated[Path, Option(help="A text file, or chat as .jsonl.", show_default=False)],
     depth: Depth = None,
+    weights: Weights = None,
     length: Length = None,
     limit: Annotated[int | None, Option(min=2, help="Read at most this many tokens.", show_default=False)] = None,
     batch: Annotated[int, Option(min=1, help="Windows per forward.")] = 4,
@@ -38,7 +40,7 @@ def evaluate(
         from laval.evaluate import perplexity, read_text
         from laval.models import dense
 
-        adaptive = open_model(model, depth, out)
+        adaptive = open_model(model, depth, out, weights)
         size = window(length, adaptive)
         read = read_text(text, tokenizer_of(adaptive), limit)
         skipping = perplexity(adaptive, read, size, batch=batch)

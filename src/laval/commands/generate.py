@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from laval.commands.screen import Depth, Json, Model, Screen, depth_line, open_model, prompt_ids, screen
+from laval.commands.screen import Depth, Json, Model, Screen, Weights, depth_line, open_model, prompt_ids, screen
 
 if TYPE_CHECKING:  # help must not wait for torch: each function imports what it needs
     import torch
@@ -26,6 +26,7 @@ def generate(
     ],
     max_new_tokens: Annotated[int, Option(min=1, help="Stop after this many tokens.")] = 128,
     depth: Depth = None,
+    weights: Weights = None,
     show_depth: Annotated[bool, Option("--show-depth", help="Colour each token by the layers it took.")] = False,
     chat: Annotated[
         bool | None,
@@ -53,7 +54,7 @@ def generate(
 
         check_seed(seed)
         check_lossless(exactly, draft, dense, show_depth)
-        adaptive = open_model(model, depth, out)
+        adaptive = open_model(model, depth, out, weights)
         ids = prompt_ids(adaptive, prompt, chat, max_new_tokens)
         torch.manual_seed(seed)
         if exactly:

@@ -27,6 +27,10 @@ Depth = Annotated[
     float | None,
     typer.Option(help="Mean layers per token, on the plug-in's budget curve. Default: as the plug-in was saved."),
 ]
+Weights = Annotated[
+    str | None,
+    typer.Option(metavar="int8", help="int8: 8 bits a weight, for speed and memory. Default: as they are."),
+]
 Length = Annotated[int | None, typer.Option(min=2, help="Tokens read at once. Default: 512, or all of the context.")]
 Json = Annotated[bool, typer.Option("--json", help="Last line of standard output: one JSON document.")]
 WINDOW = 512
@@ -65,13 +69,13 @@ def screen(as_json: bool) -> Iterator[Screen]:
     print(json.dumps(out.document))
 
 
-def open_model(name: str, depth: float | None, out: Screen) -> AdaptiveForCausalLM:
-    """The model in eval mode, set to `depth`. ValueError as `load` and `set_depth`."""
+def open_model(name: str, depth: float | None, out: Screen, weights: str | None = None) -> AdaptiveForCausalLM:
+    """The model in eval mode with `weights`, set to `depth`. ValueError as `load` and `set_depth`."""
     from laval.models import set_depth
     from laval.models.load import load
 
     with out.console.status(f"loading {name}"):
-        model = load(name)
+        model = load(name, weights=weights)
     if depth is not None:
         set_depth(model, depth)
     return model

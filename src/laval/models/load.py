@@ -40,7 +40,7 @@ def load(
     ValueError that says what was looked for.
     """
     if weights not in WEIGHTS:
-        raise ValueError(f'weights is {weights!r}; expected "int8", or None for weights in dtype')
+        raise ValueError(f'weights is {weights!r}; expected "int8"; leave it out to keep them as they are')
     model = load_any(name_or_folder, base, dtype)
     model = model if weights is None else quantise(model)
     model.break_even = known(model)
