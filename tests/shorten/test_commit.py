@@ -56,7 +56,7 @@ def test_a_dropped_factor_is_drawn_in_training_only():
 
 def test_tokens_commit_at_themselves():
     assert decide(Tokens((0, 4)), rows_of([[4, 1, 0, 0, 2]]))[1].bits.tolist() == [[1, 0, 1, 1, 0]]
-    with pytest.raises(ValueError, match="at least one id"):
+    with pytest.raises(ValueError, match="at least one token id"):
         Tokens(())
 
 

@@ -43,12 +43,23 @@ class Paper:
         return self.head_width or self.width // self.heads
 
 
-@dataclass(frozen=True)
 class Distances:
-    """What distances stand for in one call: table [N, D] of sinusoids, and the two biases [H, Dh] of all layers."""
+    """What distances stand for in one call, `spacing` apart, and the two biases [H, Dh] of all layers."""
 
-    table: torch.Tensor
-    biases: tuple[torch.Tensor, torch.Tensor]
+    def __init__(self, reach: Reach, spacing: int, shared: Distance):
+        self.reach, self.spacing, self.shared = reach, spacing, shared
+        self.biases = shared.content, shared.position
+        self.sines: dict[tuple[int, int], torch.Tensor] = {}
+
+    def table(self, layer, project: nn.Module) -> torch.Tensor:
+        """The distances that this call needs, as one layer projects them: [N, D]. Memories keep what they have."""
+        return self.reach.table(layer, lambda start, stop: project(self.sinusoids(start, stop)))
+
+    def sinusoids(self, start: int, stop: int) -> torch.Tensor:
+        """The same ones, dropout and all, for every layer of the call."""
+        if (start, stop) not in self.sines:
+            self.sines[start, stop] = self.shared.sinusoids(start, stop, self.spacing)
+        return self.sines[start, stop]
 
 
 class Distance(nn.Module):
@@ -65,8 +76,12 @@ class Distance(nn.Module):
 
     def forward(self, reach: Reach, spacing: int) -> Distances:
         """spacing: how far apart neighbouring rows are."""
-        away = torch.arange(reach.furthest, device=self.content.device) * spacing
-        return Distances(self.drop(sinusoids(away, self.width, self.content.dtype)), (self.content, self.position))
+        return Distances(reach, spacing, self)
+
+    def sinusoids(self, start: int, stop: int, spacing: int) -> torch.Tensor:
+        """Sinusoids of `start` to `stop` rows' distance: [stop - start, D]."""
+        away = torch.arange(start, stop, device=self.content.device) * spacing
+        return self.drop(sinusoids(away, self.width, self.content.dtype))
 
 
 class RelativeAttention(nn.Module):
@@ -87,7 +102,7 @@ class RelativeAttention(nn.Module):
             self.split(map_(x)) for map_, x in ((self.queries, asking), (self.keys, readable), (self.values, readable))
         )
         keys, values = reach.extend(layer, keys, values)
-        table = self.distances(distances.table).unflatten(-1, (self.heads, -1))  # [N, H, Dh]
+        table = distances.table(layer, self.distances).unflatten(-1, (self.heads, -1))  # [N, H, Dh]
         dropout = self.dropout if self.training else 0.0
         mixed = relative_attention(queries, keys, values, table, distances.biases, reach.distance, dropout)
         return self.output(mixed.transpose(1, 2).flatten(2))  # [B, Q, D]

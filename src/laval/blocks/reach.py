@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -25,12 +26,16 @@ class Reach:
         """All that this call's queries may read at `layer`, given its new keys and values [B, H, T, Dh]."""
         return keys, values
 
+    def table(self, layer, make: Callable[[int, int], torch.Tensor]) -> torch.Tensor:
+        """What `make(start, stop)` gives for distances from 0 to the furthest, at `layer`: [N, ...]."""
+        return make(0, self.furthest)
+
     @cached_property
     def distance(self) -> torch.Tensor | None:
         """Rows from key to query, negative where a key is not to be read: int64 [B, Q, S]; None when plain."""
         return None if self.plain else self.queries[:, :, None] - self.keys[:, None, :]
 
-    @property
+    @cached_property
     def furthest(self) -> int:
         """One more than the largest distance."""
         if self.plain:

@@ -20,7 +20,15 @@ class ShortenedConfig(PreTrainedConfig):
 
     model_type = "laval_shortened"
     sub_configs = {"text_config": AutoConfig}
-    keys_to_ignore_at_inference = ["past_key_values", "cache", "commits", "boundaries", "chances"]
+    keys_to_ignore_at_inference = [  # the Trainer gathers logits only
+        "past_key_values",
+        "cache",
+        "language_loss",
+        "commit_loss",
+        "boundaries",
+        "chances",
+        "commits",
+    ]
 
     def __init__(self, plan="2@1 8@4 2@1", levels=(), paper=None, text_config=None, vocab_size=256, **kwargs):
         if isinstance(text_config, dict):

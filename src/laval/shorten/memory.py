@@ -14,10 +14,14 @@ Index = torch.Tensor | None
 
 
 class Memory:
-    """Keeps what is asked to keep. `fresh` until the first call is over: then start rows have been laid."""
+    """Keeps what is asked to keep. `fresh` until the first call is over: then start rows have been laid.
+
+    `tables`: what does not depend on the streams, one per layer.
+    """
 
     def __init__(self):
         self.tensors: dict[str, torch.Tensor] = {}
+        self.tables: dict[object, torch.Tensor] = {}
         self.parts: dict[str, Memory] = {}
         self.fresh = True
 
@@ -69,7 +73,22 @@ class Nothing(Memory):
         return Reach(rows.places if own else asking, keys, plain=own)
 
 
-class FirstReach(Reach):
+class Remembering(Reach):
+    """A reach whose memory keeps tables, so that a step need not make them again; they double as they grow."""
+
+    memory: Memory
+
+    def table(self, layer, make):
+        known, wanted = self.memory.tables.get(layer), self.furthest
+        if known is None:
+            known = make(0, wanted)
+        elif len(known) < wanted:
+            known = torch.cat((known, make(len(known), max(wanted, 2 * len(known)))))
+        self.memory.tables[layer] = known.detach()
+        return known[:wanted]
+
+
+class FirstReach(Remembering):
     """The first keys of all streams: written down, and read as they came."""
 
     def __init__(self, memory: Memory, rows: Rows, queries, keys, own: bool):
@@ -84,7 +103,7 @@ class FirstReach(Reach):
         return keys, values
 
 
-class LaterReach(Reach):
+class LaterReach(Remembering):
     """Keys behind those that are kept, in the next slots of each stream."""
 
     def __init__(self, memory: Memory, rows: Rows, queries, keys):

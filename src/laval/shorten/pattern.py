@@ -12,8 +12,10 @@ from laval.shorten.commit import Commits, Rule, Tokens
 
 PROBES = "aB7 \n._-"
 """Characters that probes are made of, beside those that the pattern itself names."""
-LONGEST = 4
+CLOSE = r"let it end with the character that closes a segment, such as '\s' or '\w+\s'"
+LONGEST = 3
 """Characters of a probe."""
+AHEAD = re.compile(r"(?<!\\)\(\?[=!]")
 
 
 @dataclass(frozen=True)
@@ -81,16 +83,18 @@ def tokens_of(regex: str, vocabulary) -> Tokens:
 
 
 def check_online(regex: str) -> None:
-    """ValueError if an expression is none, or if reading on would change where its matches have ended.
+    """ValueError if an expression is none, looks ahead, or if reading on would change where its matches have ended.
 
-    It is tried on short texts: where the matches of the whole end must be seen from each beginning alone.
+    The last is tried on short texts: where the matches of the whole end must be seen from each beginning alone.
     """
     try:
         compiled = re.compile(regex)
     except re.error as error:
         raise ValueError(f"regex {regex!r} is not a regular expression: {error}") from None
+    if AHEAD.search(regex):
+        raise ValueError(f"regex {regex!r} looks ahead, and cannot be decided as the text is read; {CLOSE}")
     named = [character for character in dict.fromkeys(regex) if character.isalnum() or character in "'\",;:!?"]
-    letters = [*PROBES, *(character for character in named[:3] if character not in PROBES)]
+    letters = [*PROBES, *(character for character in named[:6] if character not in PROBES)]
     for length in range(1, LONGEST + 1):
         for probe in map("".join, product(letters, repeat=length)):
             check_probe(compiled, probe)
@@ -105,7 +109,6 @@ def check_probe(regex: re.Pattern, probe: str) -> None:
             known = "ends there only because of what follows" if not ends else "may still go on there"
             raise ValueError(
                 f"regex {regex.pattern!r} cannot be decided as the text is read: in {probe!r} a match {known} (at "
-                f"{character!r}, place {place}). Let it end with the character that closes a segment, such as "
-                r"'\s' or '\w+\s'"
+                f"{character!r}, place {place}); {CLOSE}"
             )
         start = place + 1 if ends else start

@@ -1,0 +1,133 @@
+"""Shortened models around a base, their settings, and what is said of wrong input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import laval
+from laval.models import ShortenedConfig, ShortenedForCausalLM
+from laval.models.presets import PRESETS, preset
+from laval.models.shortened_cache import ShortenedCache
+from tests.tiny import tiny_config, tiny_model
+
+PAPER = {"width": 16, "feed_forward": 24, "heads": 2}
+FIXED = {"rule": {"name": "fixed"}}
+
+
+def small(plan="1@1 1@3 1@1", levels=FIXED, **more) -> ShortenedForCausalLM:
+    return ShortenedForCausalLM(ShortenedConfig(plan, levels, PAPER, vocab_size=20, **more)).eval()
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text", "phi3"])
+def test_a_plan_that_shortens_nothing_is_the_base(family):
+    base = tiny_model(family, torch.float64)
+    model = ShortenedForCausalLM(ShortenedConfig.of(base, "4@1"), base).eval()
+    ids = torch.randint(3, 128, (2, 14))
+    torch.testing.assert_close(model(ids).logits, base(ids).logits, rtol=0, atol=1e-10)
+
+
+def test_the_middle_of_a_base_is_shortened():
+    base = tiny_model("llama")
+    model = ShortenedForCausalLM(ShortenedConfig.of(base, "1@1 2@3 1@1"), base)
+    lengths = []
+    for layer in base.model.layers:
+        layer.register_forward_pre_hook(lambda _, x: lengths.append(x[0].shape[1]))
+    model(torch.randint(3, 128, (1, 12)))
+    assert lengths == [12, 5, 5, 12]  # the start row and four segments
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_survive_json(name):
+    config = preset(name)
+    again = ShortenedConfig.from_dict(config.to_dict())
+    assert (again.plan, again.levels, again.paper) == (config.plan, config.levels, config.paper)
+
+
+def test_public_names():
+    assert laval.ShortenedForCausalLM is ShortenedForCausalLM and laval.preset is preset
+    assert callable(laval.load_dynamic_pooling)
+
+
+@pytest.mark.parametrize(
+    ("plan", "levels", "said"),
+    [
+        ("1@1 1@3", FIXED, "no palindrome"),
+        ("1@1 1@2 1@3 1@2 1@1", FIXED, "2 does not divide 3"),
+        ("1@1 1@2.5 1@1", FIXED, "shortens by 2.5"),
+        ("1@1 1@3 1@1", {"rule": {"name": "gumble"}}, "did you mean 'gumbel'"),
+        ("1@1 1@3 1@1", {"rule": {"name": "gumbel", "ratio": 1}}, "ratio.*unknown key"),
+        ("1@1 1@3 1@1", {**FIXED, "reduse": "mean"}, "did you mean 'reduce'"),
+        ("1@1 1@3 1@1", {**FIXED, "upsample": "nearest"}, "upsample.*expected one of 'repeat'"),
+        ("1@1 1@3 1@1", {"rule": {"name": "gumbel"}, "distance": "tokens"}, "only a fixed rule"),
+        ("1@1 1@3 1@1", {"rule": {"name": "fixed", "drop": [2, 3]}, "reduce": "linear"}, "draws the factor"),
+        ("1@1 1@3 1@1", [FIXED, FIXED], "2 entries and plan .* shortens 1 times"),
+        ("1@1 1@2 1@4 1@2 1@1", [FIXED, {"rule": {"name": "unigram"}}], "use it outermost"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(plan, levels, said):
+    with pytest.raises(ValueError, match=said):
+        small(plan, levels)
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="16.*3 heads"):
+        ShortenedConfig("1@1", (), {"width": 16, "heads": 3})
+    with pytest.raises(ValueError, match="3 layers and the base model 4"):
+        ShortenedConfig("1@1 1@3 1@1", FIXED, text_config=tiny_config("llama"))
+
+
+def test_input_that_does_not_fit_is_refused():
+    model, ids = small(), torch.randint(0, 20, (2, 6))
+    for given, said in (
+        (dict(input_ids=ids + 15), "expected 0 to 19"),
+        (dict(input_ids=ids[:, :0]), "input_ids is empty"),
+        (dict(), "exactly one of input_ids and inputs_embeds"),
+        (dict(input_ids=ids, attention_mask=torch.ones(2, 5)), r"expected \[2, 6 or more\]"),
+        (dict(input_ids=ids, boundaries=torch.ones(2, 5)), r"expected \[2, 6\]"),
+        (dict(input_ids=ids, boundaries=torch.full((2, 6), torch.nan)), "NaN"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            model(**given)
+
+
+def test_a_text_shorter_than_a_segment_works():
+    model = small("1@1 1@7 1@1")
+    whole = model(ids := torch.randint(0, 20, (2, 9))).logits
+    torch.testing.assert_close(model(ids[:, :2]).logits, whole[:, :2])
+
+
+def test_a_foreign_cache_is_refused_when_it_holds_something():
+    from transformers import DynamicCache
+
+    model, ids = small(), torch.randint(0, 20, (1, 4))
+    filled = DynamicCache()
+    filled.update(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2), 0)
+    with pytest.raises(ValueError, match="DynamicCache that holds tokens"):
+        model(ids, past_key_values=filled)
+    with torch.no_grad():
+        assert isinstance(model(ids, past_key_values=DynamicCache(), use_cache=True).past_key_values, ShortenedCache)
+    with pytest.raises(ValueError, match="cache_implementation is 'static'"):
+        model.generate(ids, max_new_tokens=2, cache_implementation="static")
+
+
+def test_losses_add_up():
+    model = small(levels={"rule": {"name": "unigram", "hidden": 8}}).train()
+    ids = torch.randint(0, 20, (2, 9))
+    plain = model(ids, labels=ids)
+    assert plain.commit_loss is None and plain.loss is plain.language_loss
+    both = model(ids, labels=ids, boundary_labels=ids > 10)
+    torch.testing.assert_close(both.loss, both.language_loss + both.commit_loss)
+    assert model(ids).loss is None
+    for rule in ("entropy", "gumbel", "cosine"):
+        output = small(levels={"rule": {"name": rule, **({} if rule == "cosine" else {"hidden": 8})}})(ids, labels=ids)
+        assert output.commit_loss > 0
+
+
+def test_the_language_loss_reaches_gumbels_predictor_and_not_the_supervised_one():
+    ids = torch.randint(0, 20, (2, 20))
+    for rule, reached in (("gumbel", True), ("unigram", False)):
+        model = small(levels={"rule": {"name": rule, "hidden": 8}}).train()
+        model(ids, labels=ids).language_loss.backward()
+        gradient = model.stacks.commit.head.weight.grad
+        assert (gradient is not None and bool(gradient.abs().sum() > 0)) == reached
