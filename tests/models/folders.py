@@ -30,9 +30,13 @@ def edit(folder, change):
 
 
 def edit_weights(folder, change):
-    tensors = load_file(folder / "plugin.safetensors")
+    edit_tensors(folder / "plugin.safetensors", change)
+
+
+def edit_tensors(path, change):
+    tensors = load_file(path)
     change(tensors)
-    save_file(tensors, folder / "plugin.safetensors")
+    save_file(tensors, path)
 
 
 def routed(base=None, **fields) -> AdaptiveForCausalLM:
