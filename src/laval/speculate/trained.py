@@ -38,10 +38,7 @@ class TrainedDraft:
         self.cache.layers.append(GrowingLayer())
         self.known = 0  # positions read with the dense model's own states
         self.guess: torch.Tensor | None = None
-        total = len(backbone.blocks) * weights_of(head.layer) + model.get_output_embeddings().weight.numel()
-        self.share = (
-            weights_of(head.layer) + weights_of(head.join) + len(self.vocabulary) * block_width(head)
-        ) / total
+        self.share = share_of(head, len(backbone.blocks), self.size)
 
     def read(self, token: int, reader: Reader) -> torch.Tensor:
         """Logits [1, V] after one more token, -inf outside the head's vocabulary."""
@@ -141,9 +138,8 @@ def head_rows(model: AdaptiveForCausalLM, vocabulary: torch.Tensor) -> torch.Ten
     return rows.detach().clone() if scale is None else rows.to(scale.dtype) * scale[vocabulary, None]
 
 
-def weights_of(module: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def block_width(head: DraftHead) -> int:
-    return head.join.out_features
+def share_of(head: DraftHead, layers: int, vocabulary: int) -> float:
+    """Weights that a drafted token reads, of those that a dense pass reads."""
+    width = head.join.out_features
+    layer, join = (sum(p.numel() for p in module.parameters()) for module in (head.layer, head.join))
+    return (layer + join + len(head.vocabulary) * width) / (layers * layer + vocabulary * width)
