@@ -84,3 +84,21 @@ def test_off_the_curve_nothing_is_known():
 def test_a_depth_out_of_reach_is_refused(depth):
     with pytest.raises(ValueError, match="expected 1 to 4 layers"):
         laval.cost(routed(), depth=depth, peaks=PEAKS)
+
+
+@pytest.mark.parametrize("depth", ["3", float("nan"), True, [3.0]])
+def test_a_depth_that_is_no_number_is_refused(depth):
+    with pytest.raises(ValueError, match="depth is .*; expected 1 to 4 layers"):
+        laval.cost(routed(), depth=depth, peaks=PEAKS)
+
+
+@pytest.mark.parametrize("share", ["half", float("nan"), [0.5, "x", 0.5], True, None])
+def test_a_share_that_is_no_number_is_refused(share):
+    with pytest.raises(ValueError, match="run_share" if share is not None else "depth and run_share"):
+        laval.cost(routed(), run_share=share, peaks=PEAKS)
+
+
+@pytest.mark.parametrize("model", ["smollm2", None, torch.nn.Linear(2, 2)])
+def test_the_cost_of_what_is_no_model_is_refused(model):
+    with pytest.raises(TypeError, match="model is .*; expected a model of transformers.*laval.load"):
+        laval.cost(model, peaks=PEAKS)

@@ -85,12 +85,17 @@ def test_weights_are_not_saved_in_a_type_too_narrow(saved, dtype):
     assert (sorted(os.listdir(folder)), (folder / "laval.json").read_bytes()) == before
 
 
+def save_whole(model, folder):
+    model.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("save", [save_plugin, save_whole])
 @pytest.mark.parametrize("field", ["nats", "depth"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, "2"])
-def test_a_curve_that_says_nothing_is_not_saved(field, value, tmp_path):
+def test_a_curve_that_says_nothing_is_not_saved(save, field, value, tmp_path):
     model = routed(base())
     model.config.curve = [{"depth": depth, "taus": [0.4, 0.6], "nats": 2.0} for depth in (3.0, 4.0)]
     model.config.curve[1][field] = value
     with pytest.raises(ValueError, match=rf"not saved: curve\[1\].*{field} is {value!r}; expected .*calibrate again"):
-        save_plugin(model, tmp_path / "plugin")
-    assert not (tmp_path / "plugin").exists()
+        save(model, tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()

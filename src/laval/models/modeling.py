@@ -18,6 +18,7 @@ from laval.models.calls import attention_options, check_routes
 from laval.models.configuration import AdaptiveConfig
 from laval.models.generation import WithinContext
 from laval.models.loop import OneSequence
+from laval.models.record import check_saved
 from laval.models.thresholds import taus_of
 from laval.models.weights import WEIGHT_FILES, check_names
 from laval.runtime import STEPS, BreakEven, Choice, Recording, check_runtime, choose, give_room
@@ -79,7 +80,11 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, OneSequence, Generatio
         return (model, report) if output_loading_info else model
 
     def save_pretrained(self, save_directory, is_main_process=True, **options) -> None:
-        """The whole model, base included, as safetensors, and its tokenizer if it has one; all or nothing."""
+        """The whole model, base included, as safetensors, and its tokenizer if it has one; all or nothing.
+
+        ValueError for a budget curve with a point that says nothing.
+        """
+        check_saved(self.config, self.policy)
         self.config.taus = taus_of(self.policy)
         if not is_main_process:  # takes part in gathering, writes nothing
             return super().save_pretrained(save_directory, is_main_process=False, **options)

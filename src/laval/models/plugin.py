@@ -17,12 +17,11 @@ from laval.models.attach import attach
 from laval.models.base import load_base
 from laval.models.checks import check_adaptive, check_base_model
 from laval.models.modeling import AdaptiveForCausalLM
-from laval.models.record import FORMAT, RECORD, Record, Shape, check_budgets, check_curve, read_record
+from laval.models.record import FORMAT, RECORD, Record, Shape, check_budgets, check_saved, read_record
 from laval.models.thresholds import taus_of
 from laval.models.weights import check_tensors, read_tensors
 
 WEIGHTS, CARD = "plugin.safetensors", "README.md"
-MEND = "calibrate again on other text (laval calibrate), or take the point out of model.config.curve"
 
 
 def save_plugin(
@@ -40,7 +39,7 @@ def save_plugin(
         name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.policy.state_dict().items()
     }
     check_tensors(model.policy.state_dict(), tensors, "the policy, not saved")
-    check_curve(model.config.curve, model.policy, model.config.text_config, "model.config, not saved", MEND)
+    check_saved(model.config, model.policy)
     record = record_of(model, tensors)
     with atomic_folder(folder, bytes_needed=sum(tensor.nbytes for tensor in tensors.values())) as new:
         (new / RECORD).write_text(json.dumps(asdict(record), indent=2, allow_nan=False) + "\n", encoding="utf-8")

@@ -18,6 +18,7 @@ RECORD = "laval.json"
 FORMAT = 1  # of the folder: raise it when an older laval could not read a new one
 DTYPES = tuple(str(dtype).removeprefix("torch.") for dtype in NUMBERS)
 POINT = ("depth", "taus", "nats")
+MEND = "calibrate again on other text (laval calibrate), or take the point out of model.config.curve"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,11 @@ def check_budgets(record: Record, policy, config, path: Path) -> None:
     if record.taus:
         check_taus(record.taus, policy, path, AGAIN)
     check_curve(record.curve, policy, config, path, AGAIN)
+
+
+def check_saved(config: AdaptiveConfig, policy) -> None:
+    """ValueError for a budget curve that could not be read again, before anything is written."""
+    check_curve(config.curve, policy, config.text_config, "model.config, not saved", MEND)
 
 
 def check_curve(curve: list[dict], policy, config, source: Path | str, fix: str) -> None:
