@@ -81,8 +81,9 @@ def build(subject: Shortened, dtype: torch.dtype) -> ShortenedForCausalLM:
     torch.manual_seed(0)
     model = ShortenedForCausalLM(subject.config())
     for name, parameter in model.named_parameters():
-        spread = 0.3 if "norm" in name or parameter.ndim < 2 else 0.25
-        nn.init.normal_(parameter, mean=1.0 if "norm" in name and name.endswith("weight") else 0.0, std=spread)
+        norm = "norm" in name and name.endswith("weight")
+        spread = 0.05 if name.endswith("bias") else 1.0 if "embed" in name else 0.25  # or one token wins always
+        nn.init.normal_(parameter, mean=1.0 if norm else 0.0, std=spread)
     model = model.to(dtype).eval()
     model = exact(model) if dtype == torch.float64 else model
     for number, rule in enumerate(model.rules()):

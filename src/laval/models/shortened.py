@@ -131,7 +131,6 @@ class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
             x, ids, given = gather_left(x, mask), gather_left(ids, mask), left(given, mask)
         rows = Rows(x, *counted(ids, mask, memory), ids)
         rows, commits = self.stacks(rows, memory, given)
-        memory.fresh = False
         return (rows.x if mask is None else scatter_back(rows.x, mask)), commits
 
     def losses(

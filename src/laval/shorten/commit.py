@@ -86,8 +86,8 @@ class Fixed:
     drop: tuple[int, ...] = ()
 
     def __post_init__(self):
-        for k in (self.factor, *self.drop):
-            if k < 0 or (k == 0 and self.drop):
+        for k in (self.factor, *(k or -1 for k in self.drop)):
+            if k < 0:
                 raise ValueError(f"fixed: factor {k}; expected a whole number, 1 or more")
 
     def build(self, width: int, step: float) -> FixedRule:

@@ -224,6 +224,8 @@ class ModernResample(nn.Module):
         writing = context_of(backbone, readable, positions, None, Bridge(reach))
         reading = context_of(backbone, asking, reach.queries * spacing, visible, None)
         kv = block.keys_values(block.norm(readable), writing)
+        if not asking.shape[1]:  # keys are written all the same
+            return asking
         update = block.attend_with(block.queries(block.norm(asking)).transpose(1, 2), kv, reading)
         h = asking + update.masked_fill(~reach.seen.any(-1)[:, 0, :, None], 0)
         return h + block.feed_forward(block.feed_norm(h))

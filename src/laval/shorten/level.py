@@ -71,7 +71,7 @@ class Level(nn.Module):
         inner, deeper = self.inside(reduced, memory, given[1:])
         upsampled = self.lengthened(h, commits, segments, inner, memory)
         y = self.outward(h.having(self.skip(h.x) + upsampled), memory.part("outward"))
-        memory.fresh = False
+        memory.settle()
         return y, (commits, *deeper)
 
     def shortened(self, h: Rows, commits: Commits, segments: Segments, memory: Memory) -> Rows:

@@ -14,7 +14,7 @@ Index = torch.Tensor | None
 
 
 class Memory:
-    """Keeps what is asked to keep. `fresh` until the first call is over: then start rows have been laid.
+    """Keeps what is asked to keep. `fresh` until its part of the first call is over: then start rows have been laid.
 
     `tables`: what does not depend on the streams, one per layer.
     """
@@ -28,6 +28,10 @@ class Memory:
     def part(self, name: str) -> Memory:
         """The memory of one part of the model."""
         return self.parts.setdefault(name, Memory())
+
+    def settle(self) -> None:
+        """Its part of a call is over."""
+        self.fresh = False
 
     def recall(self, name: str, batch: Index = None) -> torch.Tensor | None:
         """What was kept last for the streams `batch`; None before that."""
@@ -64,8 +68,11 @@ class Nothing(Memory):
     def part(self, name):
         return self
 
+    def settle(self):
+        """Nothing: every call is the first."""
+
     def keep(self, name, value, batch=None):
-        pass
+        """Nothing."""
 
     def reach(self, rows, asking=None, places=None):
         own = asking is None
@@ -110,7 +117,7 @@ class LaterReach(Remembering):
         self.memory, self.batch = memory, rows.batch
         used = memory.recall("used", rows.batch)
         self.slots = used[:, None] + torch.arange(keys.shape[1], device=used.device)  # [B, T]
-        self.most = int((used + rows.lengths).max())
+        self.most = max(int((used + rows.lengths).max()), 1)  # no product over nothing: a free slot is there
         memory.keep("used", used + rows.lengths, rows.batch)
         super().__init__(queries, self.write("places", keys, FREE))
         self.new = keys
