@@ -135,6 +135,9 @@ def test_text_that_cannot_be_read(place, tmp_path):
 
 
 def test_depth_off_the_curve(place):
+    for depth in ("9", "nan", "inf", "-1", "0"):
+        message = refused("generate", place.plugin, "hi", "--depth", depth)
+        assert f"depth is {float(depth)}; expected a mean number of layers from " in message
     message = refused("eval", place.plugin, "--text", place.text, "--depth", 9)
     assert "depth is 9" in message and "calibrated range" in message
     assert "no budget curve" in refused("generate", place.base, "hi", "--depth", 3)
@@ -161,6 +164,14 @@ def test_calibrate_says_where_it_cannot_save(place):
     assert "26,27,28" in refused("calibrate", place.plugin, "--text", place.text, "--depths", "two")
     words = ("--text", place.text, "--depths", "3", "--out", place.base.parent / "new")
     assert "no thresholds" in refused("calibrate", place.base, *words)
+
+
+def test_a_picture_is_known_to_fail_before_the_work(place, tmp_path, monkeypatch):
+    words = ("calibrate", place.plugin, "--text", place.text, "--depths", "2.5", "--out", tmp_path / "new", "--plot")
+    assert "there is no folder" in refused(*words, tmp_path / "no" / "curve.svg")
+    monkeypatch.setattr("laval.commands.calibrate.find_spec", lambda name: None)
+    assert "pip install 'laval[report]'" in refused(*words, tmp_path / "curve.svg")
+    assert not (tmp_path / "new").exists()
 
 
 def test_disk_full_while_saving_keeps_the_old_plugin(place, plugin, monkeypatch):

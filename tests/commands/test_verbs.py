@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -162,7 +163,7 @@ def test_bench_measures_a_grid_and_draws_it(place, tmp_path):
     cells = [(cell["cell"], cell["batch"], cell["prompt"]) for cell in known["cells"]]
     assert cells == [("decode", b, p) for b in (1, 2) for p in (8, 12)] + [("prefill", 1, 16)]
     assert set(known["cells"][0]["seconds"]) == {"dense", "skipping", "stock"}
-    assert (tmp_path / "speed.svg").read_text().startswith("<svg ")
+    assert ElementTree.parse(tmp_path / "speed.svg").getroot().tag.endswith("svg")
 
 
 @pytest.mark.parametrize("batch", ["0", "1,,2", "a", ""])
@@ -175,13 +176,21 @@ def test_calibrate_saves_the_curve_and_keeps_card_and_number_type(place, tmp_pat
     folder = tmp_path / "plugin"
     shutil.copytree(place.plugin, folder)
     words = ("--text", place.text, "--depths", "2.2,2.8", "--depth", 2.5, "--length", 64, "--limit", 300)
-    known = run("calibrate", folder, *words, "--json").document
+    said = run("calibrate", folder, *words, "--plot", tmp_path / "curve.svg", "--json")
+    known = said.document
     record = read_record(folder / "laval.json")[0]
     assert [point["depth"] for point in known["curve"]] == [point["depth"] for point in record.curve]
     assert [point["depth"] for point in record.curve] == pytest.approx([2.2, 2.8], abs=0.05)
     assert record.dtype == "bfloat16"
     assert "A card of its own." in (folder / "README.md").read_text(encoding="utf-8")
     assert run("info", folder, "--json").document["mean_depth"] == pytest.approx(2.5, abs=0.02)
+    eval_words = ("--text", place.text, "--length", 64, "--limit", 300, "--json")
+    untouched = run("eval", folder, *eval_words).document["dense_perplexity"]
+    assert known["dense_perplexity"] == pytest.approx(untouched, rel=1e-4)
+    assert all(point["decode"] > 1 for point in known["points"]) and "dense" in said.err and "█" in said.err
+    drawing = ElementTree.parse(tmp_path / "curve.svg").getroot()
+    text = " ".join(drawing.itertext())
+    assert "perplexity" in text and "dense" in text and "ideal, decode" in text
 
 
 def test_demo_shows_both_answers_quality_and_speed(place, tmp_path):

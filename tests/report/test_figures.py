@@ -4,6 +4,7 @@ from xml.etree import ElementTree
 import pytest
 
 from laval.report import curve_svg
+from laval.report.figures import budget_svg, picture
 
 POINTS = [
     {"method": m, "depth": d, "ratio": r} for m, d, r in [("ours", 26, 1.2), ("ours", 28, 1.04), ("random", 28, 1.5)]
@@ -35,3 +36,14 @@ def test_bad_points_are_named():
         curve_svg([])
     with pytest.raises(ValueError, match=r"points\[0\] has no 'ratio'"):
         curve_svg([{"method": "ours", "depth": 3}])
+
+
+def test_a_budget_curve_stands_beside_dense_and_is_a_file_of_its_own():
+    points = [{"depth": d, "perplexity": 60 - d, "decode": 1.1, "prefill": 1.2} for d in (27.0, 25.0)]
+    drawing = ElementTree.fromstring(picture(budget_svg(points, dense_perplexity=31.5)))
+    text = " ".join(drawing.itertext())
+    for words in ("skipping", "dense", "perplexity", "ideal, decode", "ideal, prefill", "times faster than dense"):
+        assert words in text
+    assert "background" in drawing.get("style")
+    with pytest.raises(ValueError, match="points is empty"):
+        budget_svg([], 31.5)

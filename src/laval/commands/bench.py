@@ -124,7 +124,7 @@ def planned(batches: list[int], prompts: list[int], prefills: list[int]) -> list
 
 
 def write_plot(path: Path, cells: list[Cell]) -> None:
-    from laval.report.figures import curve_svg
+    from laval.report.figures import curve_svg, picture
 
     points = [
         {"ideal": cell.ideal, "ratio": ratio, "kind": kind}
@@ -133,7 +133,7 @@ def write_plot(path: Path, cells: list[Cell]) -> None:
     ]
     svg = curve_svg(points, "ideal", "ratio", "kind", "ideal: what the cost model holds possible", "times faster")
     with atomic_write(path, "w") as file:
-        file.write(svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))
+        file.write(picture(svg))
 
 
 def show(out: Screen, cells: list[Cell], machine: dict) -> None:

@@ -41,6 +41,39 @@ def curve_svg(
         return _inline(figure)
 
 
+def budget_svg(points: list[dict], dense_perplexity: float) -> str:
+    """An SVG of a budget curve: perplexity against depth beside dense, and under it the ideal speed-up there.
+
+    points: records with depth, perplexity, decode and prefill: times faster than dense, on paper.
+    Raises ValueError for no points. Needs matplotlib.
+    """
+    if not points:
+        raise ValueError("points is empty; expected at least one point of a budget curve")
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    points = sorted(points, key=lambda point: point["depth"])
+    depths = [point["depth"] for point in points]
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "laval", "font.family": "sans-serif", "font.size": 10}):
+        figure = Figure(figsize=(6.4, 5.2), layout="constrained")
+        quality, speed = figure.subplots(2, sharex=True)
+        quality.plot(depths, [point["perplexity"] for point in points], label="skipping", lw=1.8, ms=5, **_look(0))
+        quality.axhline(dense_perplexity, color=INK, lw=0.8, alpha=0.6, ls="--", label="dense")
+        quality.set(ylabel="perplexity")
+        for i, phase in enumerate(("decode", "prefill"), 1):
+            speed.plot(depths, [point[phase] for point in points], label=f"ideal, {phase}", lw=1.8, ms=5, **_look(i))
+        speed.axhline(1, color=INK, lw=0.8, alpha=0.6, ls="--", label="dense")
+        speed.set(xlabel="mean depth (layers run per token)", ylabel="times faster than dense")
+        for axes in (quality, speed):
+            _calm(axes)
+        return _inline(figure)
+
+
+def picture(svg: str) -> str:
+    """An inline SVG as a file of its own: on a page that is light, whatever the viewer's theme."""
+    return svg.replace("<svg ", '<svg style="background:#fff;color:#111" ', 1)
+
+
 def _grouped(points: list[dict], x: str, y: str, by: str) -> dict[str, list[tuple[float, float]]]:
     if not points:
         raise ValueError("points is empty; expected at least one record to draw")

@@ -55,13 +55,14 @@ def layer_bars(layer_rates: Sequence[float], width: int = 30, only: Collection[i
             continue
         known = rate == rate  # NaN: no token at all
         text.append(f"layer {layer:>{digits}}  ")
-        text.append(f"{_bar(rate if known else 0, width):<{width}}", style="cyan")
+        text.append(f"{bar(rate if known else 0, width):<{width}}", style="cyan")
         text.append(f"  {100 * rate:5.1f} %\n" if known else "      –\n")
     text.rstrip()
     return text
 
 
-def _bar(share: float, width: int) -> str:
+def bar(share: float, width: int) -> str:
+    """A share, 0 to 1, as a bar of at most `width` characters."""
     eighths = round(share * width * 8)
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
