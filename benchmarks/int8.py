@@ -3,8 +3,9 @@
     python benchmarks/int8.py {products,perplexity,decode} [--data ../shared/data] [--tokens 8192] [--threads N]
 
 products: milliseconds of one product, weights out of cache, by rows. perplexity: dense and skipping, WikiText-2 test.
-decode: full and auto of both, one row, the same tokens; then int8 alone at random routes of 4, 8 and 12 layers, beside
-the ideal. Each writes its part of benchmarks/results/int8.json.
+decode: every layer and the shipped plug-in in both number types on the same tokens; then int8 alone, dense and
+skipping, with the subjects of benchmarks/speed.py, beside the ideal. It can be stopped and started again, and
+--cells N measures the next N that are missing. Each part writes its own in benchmarks/results/int8.json.
 """
 
 from __future__ import annotations
@@ -14,34 +15,45 @@ import json
 from pathlib import Path
 
 import torch
+from speed import subjects
+from tqdm import tqdm
 
 import laval
-from laval.evaluate import per_token, perplexity, ratio_interval
+from laval.commands.screen import held_out
+from laval.evaluate import ratio_interval
+from laval.evaluate.perplexity import read_through
 from laval.evaluate.text import Text, tokenize
 from laval.files import atomic_write
 from laval.measure import machine_facts, paired
 from laval.measure.speed import Walk, decode_cell
 from laval.ops import int8, rows
-from laval.skip import RandomRoutes
 
 RESULTS = Path(__file__).parent / "results" / "int8.json"
-SHAPES = ((576, 1536), (1536, 576), (576, 576), (576, 192), (576, 49152))
+SHAPES = ((576, 1536), (1536, 576), (576, 576), (576, 384), (576, 49152))
 ROWS = (1, 2, 4, 8, 32, 512)
 MORE_THAN_CACHE = 64_000_000  # weights in all copies of one matrix
-LENGTH, PROMPT, STEPS = 512, 64, 8
+LENGTH, PROMPT, STEPS, DEPTH = 512, 128, 8, 26.0
+BOTH = "int8 over float32"
 
 
+@torch.no_grad()
 def main() -> None:
     options = arguments()
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    with torch.no_grad():
-        found = {"products": products, "perplexity": quality, "decode": decoding}[options.part](options)
+    torch.set_num_threads(options.threads)
+    for found in {"products": products, "perplexity": quality, "decode": decoding}[options.part](options):
+        write(options.part, found)
+        print(found[-1])
+
+
+def write(part: str, records: list[dict]) -> None:
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     with atomic_write(RESULTS, "w") as file:
-        json.dump(kept | {options.part: {"facts": machine_facts(), "records": found}}, file, indent=1)
-    for record in found:
-        print(record)
+        json.dump(kept | {part: {"facts": machine_facts(), "records": records}}, file, indent=1)
+
+
+def known(part: str) -> list[dict]:
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return kept.get(part, {"records": []})["records"]
 
 
 def arguments() -> argparse.Namespace:
@@ -49,82 +61,63 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("part", choices=("products", "perplexity", "decode"))
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--tokens", type=int, default=8_192)
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--cells", type=int, default=100, help="Measure so many at most, and stop.")
+    parser.add_argument("--again", action="store_true", help="Measure all anew, not only what is missing.")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser.parse_args()
 
 
 # Products.
 
 
-def products(options) -> list[dict]:
+def products(options):
     found = []
     for inputs, outputs in SHAPES:
         copies = min(60, max(2, MORE_THAN_CACHE // (inputs * outputs)))
         weight = torch.randn(outputs, inputs)
-        small, scale = int8.quantise(weight)
-        stores = [weight.clone() for _ in range(copies)], [small.clone() for _ in range(copies)]
+        table = int8.pack(weight)
+        stores = [weight.clone() for _ in range(copies)], [table.clone() for _ in range(copies)]
         for count in ROWS if outputs < 10_000 else ROWS[:-1]:
-            found.append({"inputs": inputs, "outputs": outputs, "rows": count} | product(stores, scale, count))
-    return found
+            found.append({"inputs": inputs, "outputs": outputs, "rows": count} | product(stores, outputs, count))
+            yield found
 
 
-def product(stores, scale, count: int) -> dict:
+def product(stores, outputs: int, count: int) -> dict:
     """Median milliseconds of each way to multiply `count` rows."""
-    wide, small = stores
+    wide, small = (store if count < 512 else store[:4] for store in stores)
     x = torch.randn(count, wide[0].shape[1])
-    narrow = x.bfloat16()
-    each = wide if count < 512 else wide[:4]
-
-    def all_of(function, weights) -> None:
-        for weight in weights[: len(each)]:
-            function(weight)
-
-    times = paired(
-        {
-            "float32": lambda: all_of(lambda w: rows.linear(x, w), wide),
-            "int8": lambda: all_of(lambda w: int8.linear(x, w, scale), small),
-            "few_rows": lambda: all_of(lambda w: int8.few_rows_linear(narrow, w, scale), small),
-            "many_rows": lambda: all_of(lambda w: int8.many_rows_linear(narrow, w, scale), small),
-        }
-        if count <= 32
-        else {
-            "float32": lambda: all_of(lambda w: rows.linear(x, w), wide),
-            "int8": lambda: all_of(lambda w: int8.linear(x, w, scale), small),
-        },
-        rounds=5,
-        seconds_limit=1.0,
-    )
-    return {name: 1000 * times.median(name) / len(each) for name in times.seconds} | {
-        "times_faster": times.ratio("int8").median
-    }
+    ways = {"float32": (wide, lambda weight: rows.linear(x, weight))}
+    ways["int8"] = small, lambda table: int8.linear(x, table, outputs)
+    if count <= 32:
+        ways["few_rows"] = small, lambda table: int8.few_rows_linear(x, table)
+        ways["many_rows"] = small, lambda table: int8.many_rows_linear(x, table)
+    calls = {name: lambda store=store, way=way: [way(each) for each in store] for name, (store, way) in ways.items()}
+    times = paired(calls, rounds=5, seconds_limit=1.0)
+    found = {name: 1000 * times.median(name) / len(wide) for name in times.seconds}
+    return found | {"times_faster": times.ratio("int8").median}
 
 
 # Quality.
 
 
-def quality(options) -> list[dict]:
+def quality(options):
     """Perplexity of both number types, dense and skipping, and its ratio to float32's with a 95 % interval."""
     wide = laval.load("smollm2")
     models = {"float32": wide, "int8": laval.quantise(wide)}
-    text = spread(
-        (options.data / "eval" / "wikitext2_raw_test.txt").read_text("utf-8"), wide.tokenizer, options.tokens
-    )
+    written = (options.data / "eval" / "wikitext2_raw_test.txt").read_text("utf-8")
+    text = spread(written, wide.tokenizer, options.tokens)
     found = []
     for runtime in ("dense", "auto"):
         nats = {}
         for name, model in models.items():
             with laval.models.using(model, runtime):
-                nats[name] = per_token(model, text, LENGTH)
-                depth = perplexity(model, Text(text.ids[: 2 * LENGTH], None), LENGTH).mean_depth
-            found.append({"weights": name, "runtime": runtime, "perplexity": float(nats[name].mean().exp())})
+                nats[name], rates = read_through(model, text, LENGTH, None, 4, True)
             ratio = ratio_interval(nats[name], nats["float32"])
-            found[-1] |= {"ratio": ratio.ratio, "interval": [ratio.low, ratio.high], "mean_depth_of_1024": depth}
-    return found
-
-
-def wikitext(options) -> str:
-    return (options.data / "eval" / "wikitext2_raw_test.txt").read_text("utf-8")
+            record = {"weights": name, "runtime": runtime, "tokens": options.tokens, "mean_depth": float(rates.sum())}
+            found.append(record | {"perplexity": float(nats[name].mean().exp()), "ratio": ratio.ratio})
+            found[-1]["interval"] = [ratio.low, ratio.high]
+            yield found
 
 
 def spread(written: str, tokenizer, tokens: int) -> Text:
@@ -139,37 +132,45 @@ def spread(written: str, tokenizer, tokens: int) -> Text:
 # Decoding.
 
 
-def decoding(options) -> list[dict]:
+def decoding(options):
     wide = laval.load("smollm2")
     small = laval.quantise(wide)
-    text = tokenize(wikitext(options)[:8000], wide.tokenizer).ids
-    found = [both(wide, small, text, options.rounds)]
-    for skipped in (4, 8, 12):
-        model = random_routes(small, skipped)
-        cell = decode_cell(model, text, PROMPT, STEPS, options.rounds)
-        found.append({"skipped": skipped, "of_ideal": cell.ratio.median / cell.ideal} | cell.to_dict())
-    return found
+    ids = held_out(wide).ids
+    found = [] if options.again else known("decode")
+    measured = {cell["who"] for cell in found}
+    wanted = {BOTH: lambda: both(wide, small, ids, options.rounds)}
+    for who, make in subjects(small, ids).items():
+        wanted[who] = lambda make=make: alone(make(), ids, options.rounds)
+    for who in tqdm([who for who in wanted if who not in measured][: options.cells]):
+        found.append({"who": who} | wanted[who]())
+        yield found
 
 
-def both(wide, small, text, rounds: int) -> dict:
-    """Milliseconds per token of full and auto, in float32 and int8, on the same tokens by turns."""
-    ids = text[None, : PROMPT + STEPS * (rounds + 1)]
+def alone(model, ids, rounds: int) -> dict:
+    """Dense and skipping in int8, and the share of the ideal with the ends of its interval."""
+    cell = decode_cell(model, ids, PROMPT, STEPS, rounds)
+    ends = cell.ratio.low / cell.ideal, cell.ratio.high / cell.ideal
+    return cell.to_dict() | {"share_interval": ends}
+
+
+def both(wide, small, ids, rounds: int) -> dict:
+    """Milliseconds per token of every layer and of the plug-in, in both number types, on the same tokens by turns."""
+    ids = ids[None, : PROMPT + STEPS * (rounds + 1)]
     models = {"float32": wide, "int8": small}
+    for model in models.values():
+        laval.set_depth(model, DEPTH)
     ways = {
         f"{name} {runtime}": Walk(model, runtime, ids, PROMPT, STEPS)
         for runtime in ("full", "auto")
         for name, model in models.items()
     }
     times = paired(ways, rounds, warmup=1)
-    record = {name: 1000 * times.median(name) / STEPS for name in ways}
-    ratio = times.ratio("int8 full")
-    return {"ms_per_token": record, "int8_full_times_faster": [ratio.median, ratio.low, ratio.high]}
-
-
-def random_routes(model, skipped: int):
-    """The quantised base where each token skips `skipped` layers on average, none of them the first."""
-    layers = model.config.text_config.num_hidden_layers
-    return laval.attach(model, RandomRoutes(tuple(range(1, layers)), rate=1 - skipped / (layers - 1)))
+    ratios = {name: times.ratio(name) for name in ways}
+    return {
+        "ms_per_token": {name: 1000 * times.median(name) / STEPS for name in ways},
+        "times_faster_than_float32_full": {name: [r.median, r.low, r.high] for name, r in ratios.items()},
+        "rounds": times.rounds,
+    }
 
 
 if __name__ == "__main__":
