@@ -1,0 +1,29 @@
+"""A short soak on tiny models, and how memory is judged."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.soak import memory, soak
+from benchmarks.soak_cases import WAYS, plan_of
+
+COUNT = 40
+
+
+def test_a_short_soak_finds_nothing():
+    plans = [plan_of(seed, small=True) for seed in range(COUNT)]
+    assert {plan.way for plan in plans} == set(WAYS)
+    record = soak(plans, every=10, warm=10)
+    assert record["failures"] == [] and record["generations"] == COUNT
+    caches = [each["caches"] for each in record["memory"]["noted"]]
+    assert caches[-1] <= caches[1] + 1  # the last generation's may still be held
+
+
+def test_a_seed_is_a_plan():
+    assert plan_of(7) == plan_of(7) != plan_of(8)
+
+
+@pytest.mark.parametrize(("growth", "leaks"), [(0, False), (2000, False), (20_000, True)])
+def test_memory_may_waver_but_not_grow(growth, leaks):
+    noted = [(n, 10**9 + growth * n + 2 * 10**6 * (n % 100 == 0), 3) for n in range(0, 2001, 50)]
+    found = memory(noted, warm=200)
+    assert found["leaks"] is leaks and found["bytes_per_generation"] == pytest.approx(growth, abs=1000)
