@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import cached_property
 
 import torch
 from transformers.cache_utils import DynamicCache
 
 from laval.compat import cache_argument
 from laval.models import using
+from laval.models.loop import Walk, plain_model
 from laval.speculate.states import States
 
 
@@ -77,8 +79,21 @@ class Reader:
         return any(self.cache.is_sliding)
 
     def forward(self, ids: torch.Tensor, **options) -> torch.Tensor:
+        """One token as plain decoding reads it, or several at once."""
         with using(self.model, "full"), self.hearing():
+            if self.walk and ids.shape[1] == 1 and self.length:
+                return self.walk(ids)
             return self.model(ids, use_cache=True, **options, **cache_argument(self.cache)).logits[0]
+
+    @cached_property
+    def walk(self) -> Walk | None:
+        """The quickest way to read one token; None where the model has none."""
+        model = self.model
+        way = model.way(1, True, model.device.type)
+        if not (plain_model(model) and way.quick and way.step == "full"):
+            return None
+        decoder = model.decoders.of(model, self.cache)
+        return decoder and Walk(model, way, decoder, self.cache)
 
     def hearing(self):
         return self.states.hearing(self.model.backbone.decoder.norm) if self.states else nullcontext()
