@@ -7,13 +7,14 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from laval.models import using
-from laval.speculate.head import DraftHead
-from laval.speculate.keep import DRAFT, load_draft, save_draft
+from laval.speculate import lossless
+from laval.speculate.head import DRAFT, DraftHead
+from laval.speculate.keep import load_draft, save_draft
 from laval.speculate.reader import Reader
 from laval.speculate.states import States
 from laval.speculate.trained import TrainedDraft
 from tests.models.folders import edit_tensors
-from tests.speculate.models import adaptive
+from tests.speculate.models import adaptive, plain
 
 TEXT = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
 VOCABULARY = torch.arange(3, 100)
@@ -116,3 +117,51 @@ def test_a_draft_of_another_base_is_refused(tmp_path):
     model.config.base_name = "Laval/Other"
     with pytest.raises(ValueError, match="was made for Laval/Tiny; the model is Laval/Other"):
         load_draft(model, tmp_path)
+
+
+def with_draft(model, folder, head):
+    model.folder = folder
+    save_draft(head, model, folder, dtype=torch.float32)
+    return model
+
+
+@pytest.mark.parametrize("draft", ["head", "auto"])
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_greedy_text_is_the_dense_models_own(tmp_path, family, draft):
+    model = adaptive(family, dtype=torch.float64)
+    with_draft(model, tmp_path, head_of(model))
+    ids = torch.tensor([TEXT])
+    result = lossless(model, ids, draft=draft, max_new_tokens=24, do_sample=False)
+    assert result.ids.tolist() == plain(model, ids, max_new_tokens=24, do_sample=False).tolist()
+    assert draft == "auto" or result.account.rounds["head"]
+
+
+def test_a_right_guess_stands(tmp_path, monkeypatch):
+    """A head whose guesses are the dense model's own states is accepted nearly always."""
+    model = adaptive("llama", dtype=torch.float64)
+    with_draft(model, tmp_path, head_of(model))
+    dense = plain(model, torch.tensor([TEXT]), max_new_tokens=24, do_sample=False)[0]
+
+    def knowing(self, token, reader):
+        self.ahead = getattr(self, "ahead", 0) + 1
+        self.sure = 0.95
+        logits = torch.full((1, self.size), -torch.inf, dtype=torch.float64)
+        logits[0, dense[reader.length + self.ahead]] = 0.0
+        return logits
+
+    def forget(self, count, reader):
+        self.ahead = 0
+
+    monkeypatch.setattr(TrainedDraft, "read", knowing)
+    monkeypatch.setattr(TrainedDraft, "forget", forget)
+    account = lossless(model, torch.tensor([TEXT]), draft="head", max_new_tokens=20, do_sample=False).account
+    assert account.acceptance == 1 and account.tokens_per_pass > 1.5
+
+
+def test_a_draft_that_is_not_there_is_named(tmp_path):
+    model = adaptive("llama")
+    with pytest.raises(ValueError, match="draft is 'head', but the model was not loaded"):
+        lossless(model, torch.tensor([TEXT]), draft="head", max_new_tokens=2)
+    model.folder = tmp_path
+    with pytest.raises(ValueError, match="holds no draft.safetensors"):
+        lossless(model, torch.tensor([TEXT]), draft="head", max_new_tokens=2)

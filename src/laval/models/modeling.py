@@ -63,6 +63,7 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, OneSequence, Generatio
         self.break_even: BreakEven | None = None
         self.recording: Recording | None = None
         self.tokenizer = None
+        self.folder: Path | None = None  # of the plug-in, where it was loaded from one
         for parameter in self.parameters():  # all made or loaded already: post_init must not draw them again
             parameter._is_hf_initialized = not parameter.is_meta
         self.post_init()

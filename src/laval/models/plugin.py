@@ -77,7 +77,7 @@ def load_plugin(
     model = attach(base, method)  # from here on nothing can fail: it freezes the base
     model.policy.load_state_dict(tensors)
     restore(model, record)
-    model.tokenizer = tokenizer
+    model.tokenizer, model.folder = tokenizer, folder
     return model
 
 

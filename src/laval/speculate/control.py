@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from laval.speculate.costs import Costs
 from laval.speculate.ledger import Ledger
-from laval.speculate.proposal import source_of
-from laval.speculate.rates import Rates, Trust
+from laval.speculate.proposal import chance_of, source_of
+from laval.speculate.rates import Rates, Trust, Yield
 
 ROWS = (2, 4, 8, 16)
 """Rows of a pass that verifies: few sizes, so that the cost of each is soon known."""
@@ -17,6 +18,8 @@ WORTH = 1.03
 """A plan must promise this much more than no draft at all: estimates are no better."""
 HOPE = 0.85
 """Acceptance that a draft by the model itself is credited with before it has been tried."""
+HEAD, HEAD_HOPE, HEAD_MOST = "head", 1.15, 7
+"""The trained draft, the gain it is credited with before it has been tried, and how many tokens it may propose."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,14 @@ class Controller:
         self.free = Rates()
         self.drawn = Rates(HOPE)
         self.trust = Trust()
+        self.head = Yield(HEAD_HOPE)
 
     def start(self) -> None:
         """A new text: what failed in others may succeed here, so its record weighs less."""
         self.costs.start()
         self.drawn.weaken()
         self.trust.weaken()
+        self.head.weaken()
 
     @property
     def open(self) -> bool:
@@ -71,6 +76,9 @@ class Controller:
 
     def drawn_plans(self, drafts: dict[str, float], left: int):
         for name, share in drafts.items():
+            if name == HEAD:
+                yield Plan(HEAD, min(HEAD_MOST, left - 1), self.head.gain)
+                continue
             each = self.costs.of_draft(name, share)
             likely = [self.drawn.rate(source_of(name, place)) for place in range(1, min(DRAWN[-1], left - 1) + 1)]
             for count in (n for n in DRAWN if n < left):
@@ -82,6 +90,14 @@ class Controller:
         gain = expected / (drafting + self.costs.of_pass(len(likely) + 1))
         return Plan(draft, len(likely), gain, expected_tokens(likely))
 
+    def goes_on(self, sources: list[str], share: float, must: bool = False) -> bool:
+        """Whether a trained draft should propose the last of these tokens too: is it worth a row and a look ahead?"""
+        if must and len(sources) == 1:
+            return True
+        chance = math.prod(self.drawn.rate(source, chance_of(source)) for source in sources)
+        row = self.costs.of_pass(len(sources) + 1) - self.costs.of_pass(len(sources))
+        return chance >= row + self.costs.of_draft(HEAD, share)
+
     def learn(self, sources: tuple[str, ...], accepted: int) -> None:
         """What became of tokens that a draft by the model itself proposed; those after a wrong one say nothing."""
         for place, source in enumerate(sources[: accepted + 1]):
@@ -89,10 +105,13 @@ class Controller:
 
     def settle(self, plan: Plan, tokens: int, seconds: float, plain: bool) -> None:
         """A round is over. plain: it did what plain decoding does."""
-        if plan.draft != "none":
+        passes = seconds / self.costs.plain if self.costs.known else None
+        if plan.draft == HEAD and passes is not None:
+            self.head.note(tokens, passes)
+        elif plan.draft not in ("none", HEAD):
             self.trust.note(plan.draft, plan.expected - 1, tokens - 1)
-        if self.costs.known:
-            self.ledger.note(tokens, tokens if plain else seconds / self.costs.plain)
+        if passes is not None:
+            self.ledger.note(tokens, tokens if plain else passes)
 
 
 def expected_tokens(likely: list[float]) -> float:

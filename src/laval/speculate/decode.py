@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,26 +14,40 @@ from laval.models import AdaptiveForCausalLM
 from laval.models.checks import check_adaptive
 from laval.speculate.control import Controller, Plan
 from laval.speculate.drafts import ExitDraft, SkipDraft, propose
+from laval.speculate.keep import draft_beside
 from laval.speculate.lookup import Habits, Lookup
 from laval.speculate.proposal import NOTHING, Proposal, Verdict
 from laval.speculate.reader import Reader
 from laval.speculate.refuse import check_config, check_draft, check_inputs
 from laval.speculate.result import Account, LosslessGeneration
 from laval.speculate.states import States
+from laval.speculate.trained import TrainedDraft, check_trained
+from laval.speculate.trained import propose as propose_while
 from laval.speculate.verify import Greedy, Sampling
 
 MOST = 15  # proposed tokens, at one go
 
 
 class Experience:
-    """What is learned about a model and kept from text to text: costs, acceptance, habits. No output depends on it."""
+    """What is kept of a model from text to text: costs, acceptance, habits, its trained draft.
 
-    def __init__(self):
+    No output depends on it. ValueError for a trained draft that is damaged or does not fit.
+    """
+
+    def __init__(self, model):
         self.controller = Controller()
         self.habits = Habits()
+        head = draft_beside(model)
+        self.trained = None if head is None else TrainedDraft(model, head)
 
 
 EXPERIENCE: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def experience(model) -> Experience:
+    if model not in EXPERIENCE:
+        EXPERIENCE[model] = Experience(model)
+    return EXPERIENCE[model]
 
 
 def lossless(
@@ -40,8 +55,9 @@ def lossless(
 ) -> LosslessGeneration:
     """Generate after input_ids [1, T] what the dense model would, in fewer dense passes.
 
-    Greedy: the same tokens. Sampling: the same distribution. draft: auto, skip (the skipping model), exit (its first
-    layers), lookup (what followed the same words before) or none. streamer, options: as of `generate`.
+    Greedy: the same tokens. Sampling: the same distribution. draft: auto, head (one trained for the model, beside its
+    plug-in), skip (the skipping model), exit (its first layers), lookup (what followed the same words before) or none.
+    streamer, options: as of `generate`.
     ValueError for batches, pads, beams and whatever else cannot be followed exactly; TypeError for other models.
     """
     check_adaptive(model)
@@ -86,7 +102,9 @@ class Lossless:
 
     def drafts(self, model) -> dict:
         """The drafts that the model itself can make, of those asked for."""
-        drafts = {}
+        drafts, trained = {}, experience(model).trained
+        if self.draft == "head" or (self.draft == "auto" and trained is not None):
+            drafts["head"] = check_trained(trained, model)
         usable = model.policy.layers and model.policy.keeps_kv
         if self.draft == "skip" or (self.draft == "auto" and usable):
             drafts["skip"] = SkipDraft(model, self.depth)
@@ -101,7 +119,7 @@ class Run:
     def __init__(self, model, reader: Reader, rule, drafts: dict, wanted: str):
         self.model, self.reader, self.rule, self.drafts, self.wanted = model, reader, rule, drafts, wanted
         self.account = Account()
-        learned = EXPERIENCE.setdefault(model, Experience())
+        learned = experience(model)
         self.controller = learned.controller
         self.controller.start()
         self.must = wanted in ("skip", "exit", "head")
@@ -112,7 +130,10 @@ class Run:
         if streamer is not None:
             streamer.put(ids.cpu())
         with self.timed("prompt"):
+            known = self.reader.length
             logits = self.reader.start(ids)
+        if "head" in self.drafts:
+            self.drafts["head"].start(known)
         if self.lookup:
             self.lookup.read(ids[0].tolist())
         verdict = self.rule.settle(ids, logits, NOTHING, exact=True)
@@ -149,7 +170,7 @@ class Run:
         self.account.note(plan.draft, len(proposal), verdict.accepted)
         if verdict.tied:
             tokens = (*tokens, self.settle_tie(ids, tokens))
-        return tokens, plan, not proposal and not verdict.tied
+        return tokens, plan, plan.draft == "none" and not verdict.tied
 
     def proposal(self, ids: torch.Tensor, left: int) -> tuple[Proposal, Plan]:
         if not (self.controller.open or self.must):
@@ -162,9 +183,17 @@ class Run:
         if plan.draft == "none":
             return NOTHING, plan
         with self.timed("draft") as spent:
-            proposal = propose(self.drafts[plan.draft], self.reader, ids, self.rule, plan.tokens)
-        self.controller.costs.note_draft(plan.draft, spent() / plan.tokens)
+            proposal, looks = self.drawn(ids, plan)
+        self.controller.costs.note_draft(plan.draft, spent() / looks)
         return proposal, plan
+
+    def drawn(self, ids: torch.Tensor, plan: Plan) -> tuple[Proposal, int]:
+        """A proposal by the plan's draft, and how many tokens that draft looked ahead."""
+        draft = self.drafts[plan.draft]
+        if not isinstance(draft, TrainedDraft):
+            return propose(draft, self.reader, ids, self.rule, plan.tokens), plan.tokens
+        goes_on = partial(self.controller.goes_on, share=draft.share, must=self.must)
+        return propose_while(draft, self.reader, ids, self.rule, plan.tokens, goes_on)
 
     def verify(self, ids: torch.Tensor, proposal: Proposal) -> Verdict:
         """The dense model reads the last token and the proposed ones at once; what does not stand is forgotten."""

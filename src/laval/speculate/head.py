@@ -14,6 +14,9 @@ from torch import nn
 
 from laval.blocks import Backbone
 
+DRAFT = "draft.safetensors"
+"""The file, beside the plug-in of its model."""
+
 
 class DraftHead(nn.Module):
     """Weights of the draft. It starts as the base's last layer over the sum of both inputs.

@@ -12,9 +12,7 @@ from laval.files import atomic_folder
 from laval.models import AdaptiveForCausalLM
 from laval.models.plugin import short
 from laval.models.weights import check_tensors, read_tensors
-from laval.speculate.head import DraftHead
-
-DRAFT = "draft.safetensors"
+from laval.speculate.head import DRAFT, DraftHead
 
 
 def save_draft(
@@ -51,6 +49,12 @@ def load_draft(model: AdaptiveForCausalLM, folder: str | Path) -> DraftHead:
     check_tensors(tensors, expected, path)
     head.load_state_dict(tensors, strict=False)
     return head.to(model.device, model.base.dtype).requires_grad_(False).eval()
+
+
+def draft_beside(model: AdaptiveForCausalLM) -> DraftHead | None:
+    """The head that lies beside the plug-in which `model` was loaded from, if there is one."""
+    folder = getattr(model, "folder", None)
+    return load_draft(model, folder) if folder is not None and (Path(folder) / DRAFT).is_file() else None
 
 
 def checked_vocabulary(ids: torch.Tensor | None, size: int, path: Path) -> torch.Tensor:

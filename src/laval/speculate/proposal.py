@@ -41,3 +41,13 @@ NOTHING = Proposal()
 def source_of(draft: str, place: int) -> str:
     """What the token at `place`, from 1 on, of a draft by the model itself is counted as."""
     return f"{draft} {min(place, 4)}"
+
+
+def source_at(draft: str, sure: float) -> str:
+    """What a token that a draft was so sure of, from 0 to 1, is counted as."""
+    return f"{draft} ~{min(int(10 * sure), 9)}"
+
+
+def chance_of(source: str) -> float:
+    """What is assumed of such tokens before any was tried: that the draft is as sure as it should be."""
+    return (int(source[-1]) + 0.5) / 10

@@ -22,9 +22,10 @@ class Rates:
         self.right[kind] = FADE * self.right.get(kind, 0.0) + right
         self.made[kind] = FADE * self.made.get(kind, 0.0) + 1
 
-    def rate(self, kind: str) -> float:
-        """Between 0 and 1."""
-        return (self.right.get(kind, 0.0) + DOUBT * self.first) / (self.made.get(kind, 0.0) + DOUBT)
+    def rate(self, kind: str, first: float | None = None) -> float:
+        """Between 0 and 1; first: what this kind is assumed to reach."""
+        first = self.first if first is None else first
+        return (self.right.get(kind, 0.0) + DOUBT * first) / (self.made.get(kind, 0.0) + DOUBT)
 
     def weaken(self) -> None:
         """Let the first assumption count for more again."""
@@ -54,3 +55,23 @@ class Trust:
         for counts in (self.promised, self.stood):
             for draft in counts:
                 counts[draft] *= WEAKER
+
+
+class Yield:
+    """Tokens and passes of the rounds of one draft that decides by itself how far it goes, of late."""
+
+    FADE, WEIGHT = 0.95, 5.0
+
+    def __init__(self, hope: float):
+        self.hope, self.tokens, self.passes = hope, 0.0, 0.0
+
+    def note(self, tokens: int, passes: float) -> None:
+        self.tokens, self.passes = self.FADE * self.tokens + tokens, self.FADE * self.passes + passes
+
+    @property
+    def gain(self) -> float:
+        """Tokens per pass over one row; before any round, what is hoped for."""
+        return (self.tokens + self.WEIGHT * self.hope) / (self.passes + self.WEIGHT)
+
+    def weaken(self) -> None:
+        self.tokens, self.passes = WEAKER * self.tokens, WEAKER * self.passes

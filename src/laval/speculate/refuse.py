@@ -8,7 +8,7 @@ from transformers.cache_utils import DynamicCache
 ONE = ("num_beams", "num_return_sequences", "num_beam_groups")
 OFF = ("return_dict_in_generate", "output_scores", "output_logits", "output_attentions", "output_hidden_states")
 NONE = ("assistant_early_exit", "prompt_lookup_num_tokens", "penalty_alpha", "dola_layers", "guidance_scale")
-DRAFTS = ("auto", "skip", "exit", "lookup", "none")
+DRAFTS = ("auto", "head", "skip", "exit", "lookup", "none")
 
 
 def check_draft(draft: str) -> str:

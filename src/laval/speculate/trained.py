@@ -11,7 +11,8 @@ from laval.ops.rows import MOST
 from laval.runtime.buffers import GrowingLayer
 from laval.runtime.lane import Lane
 from laval.runtime.rows_lane import RowsLane
-from laval.speculate.head import DraftHead
+from laval.speculate.head import DRAFT, DraftHead
+from laval.speculate.proposal import NOTHING, Proposal, source_at
 from laval.speculate.reader import Reader
 
 
@@ -34,11 +35,16 @@ class TrainedDraft:
         self.turns = Turns(backbone)
         self.vocabulary, self.size = head.vocabulary, self.embeddings.num_embeddings
         self.candidates = one_row.product_of(head_rows(model, head.vocabulary))
+        self.share = share_of(head, len(backbone.blocks), self.size)
+        self.start(0)
+
+    def start(self, first: int) -> None:
+        """A new text, the dense model's states of which are known from `first` on."""
         self.cache = DynamicCache()
         self.cache.layers.append(GrowingLayer())
-        self.known = 0  # positions read with the dense model's own states
+        self.first, self.known = first, first  # positions, and those read with the dense model's own states
         self.guess: torch.Tensor | None = None
-        self.share = share_of(head, len(backbone.blocks), self.size)
+        self.sure = 0.0  # of the last guess, from 0 to 1
 
     def read(self, token: int, reader: Reader) -> torch.Tensor:
         """Logits [1, V] after one more token, -inf outside the head's vocabulary."""
@@ -48,13 +54,15 @@ class TrainedDraft:
         else:
             guess = self.step(self.guess, torch.tensor([token]))
         self.guess = guess
+        scores = self.candidates(guess)  # [Vd]
+        self.sure = float((scores.max() - scores.logsumexp(0)).exp())
         logits = guess.new_full((1, self.size), -torch.inf)
-        logits[0, self.vocabulary] = self.candidates(guess)
+        logits[0, self.vocabulary] = scores
         return logits
 
     def forget(self, count: int, reader: Reader) -> None:
         """Drop what was guessed from guesses; what was guessed from the dense model's states stays."""
-        extra = self.cache.get_seq_length() - self.known
+        extra = self.cache.get_seq_length() - (self.known - self.first)
         if extra:
             self.cache.crop(-extra)
         self.guess = None
@@ -79,6 +87,38 @@ class TrainedDraft:
         lane = self.layers[1]
         x = lane(maps.join(states, embeddings), turn, mask.repeat(1, 1, lane.group, 1), self.cache)  # [T, D]
         return self.maps[0].norm(x[-1])
+
+
+def propose(draft: TrainedDraft, reader: Reader, text: torch.Tensor, rule, most: int, goes_on) -> tuple[Proposal, int]:
+    """Tokens after text [1, N] for as long as `goes_on` with their sources, `most` at most; and how often it looked.
+
+    A look ahead is given up before a token is drawn from it: sampling stays exact.
+    """
+    tokens, probabilities, sources, token = [], [], [], int(text[0, -1])
+    looks = 0
+    while looks < most:
+        logits, looks = draft.read(token, reader), looks + 1
+        if not goes_on([*sources, source_at(draft.name, draft.sure)]):
+            break
+        sources.append(source_at(draft.name, draft.sure))
+        token, p = rule.draw(rule.scores(text, tokens, logits))
+        tokens.append(token)
+        probabilities.append(p)
+    draft.forget(looks, reader)
+    if not tokens:
+        return NOTHING, looks
+    drawn = torch.stack(probabilities) if probabilities[0] is not None else None
+    return Proposal(tuple(tokens), tuple(sources), drawn), looks
+
+
+def check_trained(draft: TrainedDraft | None, model) -> TrainedDraft:
+    """ValueError where there is none."""
+    if draft is None:
+        where = (
+            f"{model.folder} holds no {DRAFT}" if model.folder else "the model was not loaded from a plug-in's folder"
+        )
+        raise ValueError(f"draft is 'head', but {where}; expected one that laval.train_draft made, or draft='auto'")
+    return draft
 
 
 class Maps:
