@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from laval.models import ShortenedConfig, ShortenedForCausalLM
+from laval.shorten import Rule
 from laval.shorten.predictor import Predictor
+from laval.shorten.uncertainty import UncertaintyRule
 from tests.invariants.harness import LENGTH, prompt
 from tests.tiny import exact, tiny_config
 
@@ -22,6 +24,7 @@ RULES = {
     "entropy": {"name": "entropy", "hidden": 24},
     "gumbel": {"name": "gumbel", "hidden": 24},
     "cosine": {"name": "cosine"},
+    "uncertainty": {"name": "uncertainty", "vocabulary": 128, "layers": 1, "width": 16, "heads": 2, "rule": "rise"},
 }
 REDUCE = ("mean", "last", "max", "linear", "attention", "attention_linear")
 UPSAMPLE = ("repeat", "linear", "transposed", "smooth", "attention", "attention_repeat", "attention_linear")
@@ -42,6 +45,7 @@ class Shortened:
     upsample: str
     start: str
     levels: int
+    seed: int = 0
 
     def __call__(self, dtype: torch.dtype = torch.float64) -> ShortenedForCausalLM:
         return build(self, dtype)
@@ -60,7 +64,7 @@ class Shortened:
     @property
     def inner(self) -> dict:
         """Settings of the level inside: a rule that learns from labels of tokens cannot stand there."""
-        rule = "gumbel" if self.rule in ("unigram", "entropy", "tokens") else self.rule
+        rule = "gumbel" if self.rule in ("unigram", "entropy", "tokens", "uncertainty") else self.rule
         return {**self.level, "rule": RULES[rule]}
 
     def config(self) -> ShortenedConfig:
@@ -78,38 +82,40 @@ class Shortened:
 @cache
 def build(subject: Shortened, dtype: torch.dtype) -> ShortenedForCausalLM:
     """The tiny model, drawn so that everything matters, with learned rules that really decide."""
-    torch.manual_seed(0)
+    torch.manual_seed(subject.seed)
     model = ShortenedForCausalLM(subject.config())
     for name, parameter in model.named_parameters():
         norm = "norm" in name and name.endswith("weight")
-        spread = 0.05 if name.endswith("bias") else 1.0 if "embed" in name else 0.25  # or one token wins always
+        # or one token wins always
+        spread = 0.05 if name.endswith("bias") else 1.0 if name == "kind.embedding.weight" else 0.2
         nn.init.normal_(parameter, mean=1.0 if norm else 0.0, std=spread)
     model = model.to(dtype).eval()
     model = exact(model) if dtype == torch.float64 else model
     for number, rule in enumerate(model.rules()):
-        if isinstance(rule, Predictor):
+        if isinstance(rule, (Predictor, UncertaintyRule)):
             balance(model, number, rule)
     assert_mixed(model, subject)
     return model
 
 
 @torch.no_grad()
-def balance(model, number: int, rule: Predictor) -> None:
-    """Move the predictor's bias into the widest gap among its middle scores, so that rounding decides nothing."""
+def balance(model, number: int, rule: Rule) -> None:
+    """Move the threshold into the widest gap among the middle of what it cuts, so that rounding decides nothing."""
     commits = model(prompt()).commits[number]
-    scores = commits.score[commits.real].sort().values
-    middle = scores[len(scores) // 2 : len(scores) * 4 // 5]
+    measured = rule.cuts(commits)[commits.real].sort().values
+    middle = measured[len(measured) // 2 : len(measured) * 4 // 5]
     widest = middle.diff().argmax()
-    rule.head.bias -= ((middle[widest] + middle[widest + 1]) / 2).to(rule.head.bias.dtype)
+    rule.threshold = float((middle[widest] + middle[widest + 1]) / 2)
 
 
 @torch.no_grad()
 def assert_mixed(model, subject: Shortened) -> None:
     """A model that commits always, or never, proves little; nor does one that rounding decides."""
-    for commits in model(prompt()).commits:
+    for rule, commits in zip(model.rules(), model(prompt()).commits, strict=True):
         assert 0.1 < commits.bits[commits.real].double().mean() < 0.9, subject
-        if commits.margin is not None and model.dtype == torch.float64:
-            assert commits.margin[commits.real].min() > 1e-6
+        margin = rule.margin(commits)
+        if margin is not None and model.dtype == torch.float64:
+            assert margin[commits.real].min() > 1e-6
 
 
 def everything() -> list[Shortened]:
@@ -125,13 +131,14 @@ QUICK = [
     Shortened("last", "tokens", "mean", "repeat", "null", 1),
     Shortened("last", "gumbel", "mean", "repeat", "null", 2),
     Shortened("first", "fixed", "attention", "attention", "zeros", 1),
-    Shortened("first", "fixed", "attention_linear", "attention_linear", "zeros", 2),
+    Shortened("first", "fixed", "attention_linear", "attention_linear", "zeros", 2, seed=1),
     Shortened("first", "unigram", "max", "transposed", "null", 1),
     Shortened("llama", "cosine", "last", "smooth", "forced", 1),
     Shortened("llama", "cosine", "last", "smooth", "forced", 2),
     Shortened("llama", "fixed", "linear", "linear", "zeros", 2),
     Shortened("qwen3", "entropy", "attention", "attention_repeat", "null", 1),
-    Shortened("gemma3_text", "tokens", "linear", "attention", "zeros", 2),
+    Shortened("gemma3_text", "tokens", "linear", "attention", "zeros", 2, seed=1),
+    Shortened("last", "uncertainty", "mean", "linear", "null", 1),
 ]
 
 

@@ -19,6 +19,8 @@ FORWARD = [check for check in harness.FORWARD if check is not harness.checkpoint
 @pytest.mark.parametrize("check", FORWARD, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("subject", parameters())
 def test_forward(check, subject):
+    if subject.rule == "uncertainty" and check is harness.bfloat16_is_finite:
+        pytest.skip("its check gives embeddings, and the rule reads tokens")
     check(subject)
 
 

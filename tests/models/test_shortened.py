@@ -9,6 +9,7 @@ import laval
 from laval.models import ShortenedConfig, ShortenedForCausalLM
 from laval.models.presets import PRESETS, preset
 from laval.models.shortened_cache import ShortenedCache
+from laval.shorten.factor import shorten_factor
 from tests.tiny import tiny_config, tiny_model
 
 PAPER = {"width": 16, "feed_forward": 24, "heads": 2}
@@ -109,6 +110,19 @@ def test_a_foreign_cache_is_refused_when_it_holds_something():
         assert isinstance(model(ids, past_key_values=DynamicCache(), use_cache=True).past_key_values, ShortenedCache)
     with pytest.raises(ValueError, match="cache_implementation is 'static'"):
         model.generate(ids, max_new_tokens=2, cache_implementation="static")
+
+
+def test_the_shorten_factor_is_set_and_saved(tmp_path):
+    model, ids = small(levels={"rule": {"name": "gumbel", "hidden": 8}}), torch.randint(0, 20, (4, 50))
+    for factor in (4.0, 2.0):
+        threshold = model.set_shorten_factor(ids, factor)
+        assert shorten_factor(model(ids).commits[0]) == pytest.approx(factor, rel=0.05)
+    model.save_pretrained(tmp_path)
+    assert ShortenedForCausalLM.from_pretrained(tmp_path).rules()[0].threshold == threshold
+    with pytest.raises(ValueError, match="factor is 1;"):
+        model.set_shorten_factor(ids, 1.0)
+    with pytest.raises(ValueError, match="level is 1"):
+        model.set_shorten_factor(ids, 2.0, level=1)
 
 
 def test_losses_add_up():

@@ -7,10 +7,11 @@ import torch
 
 from laval.shorten import Memory, Nothing, Rows
 from laval.shorten.commit import Commits, Fixed, Given, Rule, Tokens
-from laval.shorten.factor import set_threshold, shorten_factor
+from laval.shorten.factor import shorten_factor, threshold_for
 from laval.shorten.pattern import Pattern, tokens_of
 from laval.shorten.predictor import Entropy, Gumbel, Supervised, spikes
 from laval.shorten.router import Cosine
+from laval.shorten.uncertainty import Uncertainty
 from laval.shorten.unigram import UnigramEnds
 
 WIDTH = 6
@@ -205,15 +206,40 @@ def test_the_ratio_loss_is_least_at_the_wanted_share():
     assert float(rule.loss(everywhere)) / 0.03 == pytest.approx(4 / 3 * 3 * 0.9)
 
 
-@pytest.mark.parametrize("settings", [Supervised(8), Gumbel(8, rate=0.2), Cosine()])
+@pytest.mark.parametrize("rise", [False, True])
+def test_uncertainty_is_the_entropy_of_a_model_of_its_own(rise):
+    settings = Uncertainty(vocabulary=9, layers=1, width=8, heads=2, threshold=0.0, rule="rise" if rise else "level")
+    rule, _ = decide(settings, rows := rows_of(torch.randint(0, 9, (2, 7)), width=WIDTH))
+    for parameter in rule.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    x = rule.reader.embed(rows.ids)
+    p = rule.reader.head(rule.stack(rows.having(x), Nothing()).x).softmax(-1)
+    entropy = -(p * p.log()).sum(-1)
+    expected = entropy.diff(dim=1, prepend=torch.zeros(2, 1).double()) if rise else entropy
+    commits = rule(rows, Nothing())
+    torch.testing.assert_close(commits.score[:, 1:], expected[:, 1:])
+    assert commits.bits[:, 1:].equal(commits.score[:, 1:] > 0) and commits.bits[:, 0].all()
+    nll = -p[:, :-1].log().gather(-1, rows.ids[:, 1:, None]).mean()
+    torch.testing.assert_close(rule.loss(commits), nll)
+    memory, found = Memory(), []
+    for t in range(7):
+        step = Rows(rows.x[:, t : t + 1], torch.ones(2).long(), torch.full((2,), t), rows.ids[:, t : t + 1])
+        found.append(rule(step, memory).score)
+    torch.testing.assert_close(torch.cat(found, 1), commits.score, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [Supervised(8), Gumbel(8, rate=0.2), Cosine(), Uncertainty(vocabulary=9, layers=1, width=8, heads=2)],
+)
 def test_a_threshold_gives_the_wanted_factor(settings):
-    rows = rows_of(torch.ones(4, 50).long())
+    rows = rows_of(torch.randint(0, 9, (4, 50)))
     rule, commits = decide(settings, rows)
     for factor in (2.0, 4.0, 5.7):
-        set_threshold(rule, commits, factor)
+        rule.threshold = threshold_for(rule, commits, factor)
         assert shorten_factor(rule(rows, Nothing())) == pytest.approx(factor, rel=0.03)
     for wrong in (1.0, 0.0, 201.0):
         with pytest.raises(ValueError, match="above 1 and at most 200"):
-            set_threshold(rule, commits, wrong)
-    with pytest.raises(ValueError, match="no chances"):
-        set_threshold(*decide(Fixed(2), rows), 2.0)
+            threshold_for(rule, commits, wrong)
+    with pytest.raises(ValueError, match="no threshold"):
+        threshold_for(*decide(Fixed(2), rows), 2.0)

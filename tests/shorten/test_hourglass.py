@@ -1,4 +1,4 @@
-"""Hourglass as its paper words it: shift right by k - 1, groups of k by reshaping, dense masks. Our streams equal it."""
+"""Hourglass as its paper words it: shift by k - 1, groups of k by reshaping, dense masks. Our streams equal it."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
@@ -10,11 +11,13 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
 from laval.compat import CACHE, keep_rows, output_field, pick_cache
+from laval.files import atomic_folder
 from laval.models.shortened_cache import ShortenedCache, as_shortened
 from laval.models.shortened_config import ShortenedConfig
-from laval.models.weights import check_names
+from laval.models.weights import WEIGHT_FILES, check_names
 from laval.ops.segments import gather_left, scatter_back
 from laval.shorten import Commits, Level, Memory, Nothing, Rows, build_stacks
+from laval.shorten.factor import threshold_for
 from laval.shorten.kinds import ModernKind, PaperKind
 from laval.shorten.predictor import EntropyRule
 
@@ -34,7 +37,9 @@ class ShortenedOutput(CausalLMOutputWithPast):
 
 
 class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
-    """`kind`: embedding and head. `stacks`: the hierarchy between them (see `Level`)."""
+    """`kind`: embedding and head. `stacks`: the hierarchy between them (see `Level`). `base`: the model whose layers
+    the stacks call, under its own weight names; None for published layers.
+    """
 
     config_class = ShortenedConfig
     base_model_prefix = "stacks"
@@ -44,7 +49,9 @@ class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: ShortenedConfig, base: PreTrainedModel | None = None):
         super().__init__(config)
-        self.kind = make_kind(config, base)
+        wanted = config.text_config is not None
+        self.base = AutoModelForCausalLM.from_config(config.text_config) if wanted and base is None else base
+        self.kind = ModernKind(self.base) if wanted else PaperKind(config.read_paper, config.vocab_size)
         self.stacks = build_stacks(config.read_plan, config.read_levels, self.kind)
         self.tokenizer = None
         for parameter in self.parameters():  # all made already: post_init must not draw them again
@@ -62,6 +69,40 @@ class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
         model, report = super().from_pretrained(name, *arguments, output_loading_info=True, **options)
         check_names(report["missing_keys"], report["unexpected_keys"], name)
         return (model, report) if output_loading_info else model
+
+    def save_pretrained(self, save_directory, is_main_process=True, **options) -> None:
+        """Config and weights as safetensors, and the tokenizer if there is one; all or nothing."""
+        self.note_thresholds()
+        if not is_main_process:  # takes part in gathering, writes nothing
+            return super().save_pretrained(save_directory, is_main_process=False, **options)
+        if options.get("push_to_hub"):
+            options.setdefault("repo_id", Path(save_directory).name)
+        with atomic_folder(save_directory, discard=WEIGHT_FILES) as new:
+            if self.tokenizer is not None:
+                self.tokenizer.save_pretrained(new)
+            super().save_pretrained(new, **options)
+
+    @torch.no_grad()
+    def set_shorten_factor(self, input_ids, factor: float, attention_mask=None, level: int = 0) -> float:
+        """The threshold at which a level's learned rule shortens input_ids [B, T] by `factor`, put in force.
+
+        It is saved with the model. ValueError for a rule without threshold, or a factor out of range.
+        """
+        rules = self.rules()
+        if not 0 <= level < len(rules):
+            raise ValueError(f"level is {level}; expected below {len(rules)}, the levels that shorten")
+        training = self.training
+        commits = self.eval()(input_ids, attention_mask=attention_mask, use_cache=False).commits[level]
+        self.train(training)
+        rules[level].threshold = threshold_for(rules[level], commits, factor)
+        self.note_thresholds()
+        return rules[level].threshold
+
+    def note_thresholds(self) -> None:
+        """Thresholds as they are now into the config."""
+        for rule, level in zip(self.rules(), self.config.levels, strict=True):
+            if hasattr(rule, "threshold"):
+                level["rule"]["threshold"] = rule.threshold
 
     def get_input_embeddings(self):
         return self.kind.embedding
@@ -175,12 +216,6 @@ class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
             )
         if given is not None or generation_config.use_cache is not False:
             model_kwargs[CACHE] = as_shortened(given)
-
-
-def make_kind(config: ShortenedConfig, base: PreTrainedModel | None) -> PaperKind | ModernKind:
-    if config.text_config is None:
-        return PaperKind(config.read_paper, config.vocab_size)
-    return ModernKind(AutoModelForCausalLM.from_config(config.text_config) if base is None else base)
 
 
 def memory_of(cache: ShortenedCache | None) -> Memory:

@@ -9,7 +9,6 @@ from transformers import AutoConfig, PreTrainedConfig
 from laval.blocks.paper import Paper
 from laval.config import load_config, to_mapping
 from laval.shorten import Plan, Shortening, check_depth, read_plan, read_shortening, write_shortening
-from laval.shorten.predictor import Supervised
 
 
 class ShortenedConfig(PreTrainedConfig):
@@ -84,11 +83,9 @@ def each_level(levels, plan: Plan) -> list[Shortening]:
         raise ValueError(
             f"levels has {len(found)} entries and plan {str(plan)!r} shortens {plan.levels} times; match them"
         )
-    inner = [type(level.rule).__name__ for level in found[1:] if isinstance(level.rule, Supervised)]
+    inner = [type(level.rule).__name__ for level in found[1:] if getattr(level.rule, "outermost_only", False)]
     if inner:
-        raise ValueError(
-            f"rule {inner[0]} learns from labels of tokens, which inner levels do not have; use it outermost"
-        )
+        raise ValueError(f"rule {inner[0]} is about tokens, which inner levels do not have; use it outermost")
     return found
 
 

@@ -17,6 +17,7 @@ class Commits:
 
     chance: probability of a commit, where the rule has one. score: its logit. soft: the commits as numbers whose
     gradient reaches the rule through the mean of a segment (None: no such path). real: bool, False at filler.
+    own_loss: of a rule that has a model of its own.
     """
 
     bits: torch.Tensor
@@ -24,11 +25,7 @@ class Commits:
     chance: torch.Tensor | None = None
     score: torch.Tensor | None = None
     soft: torch.Tensor | None = None
-
-    @property
-    def margin(self) -> torch.Tensor | None:
-        """How far each decision is from tipping over: |chance - 1/2| [B, T]."""
-        return None if self.chance is None else (self.chance - 0.5).abs()
+    own_loss: torch.Tensor | None = None
 
     def among(self, streams: int, busy: torch.Tensor) -> Commits:
         """These streams' commits at their numbers `busy` among so many, the others without rows."""
@@ -53,6 +50,15 @@ class Rule(nn.Module):
 
     def decide(self, rows: Rows, memory: Memory) -> Commits:
         raise TypeError(f"{type(self).__name__} does not say where segments end: define decide(rows, memory)")
+
+    def cuts(self, commits: Commits) -> torch.Tensor | None:
+        """What the rule compares with its `threshold`, [B, T]; None for a rule without one."""
+        return None
+
+    def margin(self, commits: Commits) -> torch.Tensor | None:
+        """How far each decision is from tipping over, [B, T]; None for a rule without a threshold."""
+        measured = self.cuts(commits)
+        return None if measured is None else (measured - self.threshold).abs()
 
     def loss(self, commits: Commits, labels: torch.Tensor | None = None) -> torch.Tensor | None:
         """What training adds for this rule, as published; labels [B, T]: where segments should end. None: nothing."""

@@ -13,19 +13,17 @@ def shorten_factor(commits: Commits) -> float:
     return total / ended if ended else float("inf")
 
 
-def threshold_for(commits: Commits, factor: float) -> float:
-    """The threshold at which one row in `factor` of these would commit. ValueError for a factor out of range."""
-    if commits.chance is None:
-        raise ValueError("this rule has no chances to set a threshold on; expected a learned one")
-    chances = commits.chance[commits.real].double().sort(descending=True).values
-    if not 1 < factor <= len(chances):
-        raise ValueError(f"factor is {factor:g}; expected above 1 and at most {len(chances)}, the tokens measured on")
-    wanted = max(round(len(chances) / factor), 1)
-    return float((chances[wanted - 1] + chances[min(wanted, len(chances) - 1)]) / 2)
-
-
 @torch.no_grad()
-def set_threshold(rule: Rule, commits: Commits, factor: float) -> float:
-    """Move a learned rule's threshold to where it shortens such a text by `factor`; the threshold."""
-    rule.threshold = threshold_for(commits, factor)
-    return rule.threshold
+def threshold_for(rule: Rule, commits: Commits, factor: float) -> float:
+    """The threshold at which a learned rule would commit at one row in `factor` of these.
+
+    ValueError for a rule without threshold, or a factor out of range.
+    """
+    measured = rule.cuts(commits)
+    if measured is None:
+        raise ValueError(f"{type(rule).__name__} has no threshold to set; expected a learned rule")
+    measured = measured[commits.real].double().sort(descending=True).values
+    if not 1 < factor <= len(measured):
+        raise ValueError(f"factor is {factor:g}; expected above 1 and at most {len(measured)}, the rows measured on")
+    wanted = max(round(len(measured) / factor), 1)
+    return float((measured[wanted - 1] + measured[min(wanted, len(measured) - 1)]) / 2)

@@ -91,29 +91,28 @@ class PaperResample(nn.Module):
 
 
 class ModernKind(nn.Module):
-    """Both ends of a base model, and the maker of stacks of its layers. The base keeps its weights and their names."""
+    """Both ends of a base model, and the maker of stacks of its layers. The base owns its weights: none are here."""
 
     def __init__(self, base: nn.Module):
         super().__init__()
-        self.base = base
         self.backbone = backbone_of(base)
         self.width = self.backbone.config.hidden_size
 
     @property
     def embedding(self) -> nn.Module:
-        return self.base.get_input_embeddings()
+        return self.backbone.model.get_input_embeddings()
 
     @embedding.setter
     def embedding(self, value: nn.Module) -> None:
-        self.base.set_input_embeddings(value)
+        self.backbone.model.set_input_embeddings(value)
 
     @property
     def output(self) -> nn.Module:
-        return self.base.get_output_embeddings()
+        return self.backbone.model.get_output_embeddings()
 
     @output.setter
     def output(self, value: nn.Module) -> None:
-        self.base.set_output_embeddings(value)
+        self.backbone.model.set_output_embeddings(value)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         return self.embedding(ids)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -32,6 +33,9 @@ class Predictor(Rule):
         score = self.head(F.gelu(self.hidden(rows.x))).squeeze(-1)
         return score if score.dtype == torch.float64 else score.float()
 
+    def cuts(self, commits):
+        return commits.chance
+
     def decide(self, rows, memory):
         score = self.score(rows)
         chance = score.sigmoid()
@@ -45,6 +49,7 @@ class Supervised:
     hidden: width of the predictor. legacy: the second sigmoid of the authors' loss. threshold: of the chance.
     """
 
+    outermost_only: ClassVar[bool] = True  # labels are for tokens
     hidden: int = 2048
     legacy: bool = False
     threshold: float = 0.5

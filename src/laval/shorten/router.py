@@ -51,6 +51,9 @@ class CosineRule(Rule):
         bits = chance > self.threshold if self.legacy else chance >= self.threshold
         return Commits(bits, rows.real, chance)
 
+    def cuts(self, commits):
+        return commits.chance
+
     def likeness(self, rows, memory) -> torch.Tensor:
         """Cosine of each row and the one before it, [B, T], in float32 or better."""
         before, now = (self.queries, self.keys) if self.legacy else (self.keys, self.queries)

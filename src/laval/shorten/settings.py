@@ -19,6 +19,7 @@ from laval.shorten.predictor import Entropy, Gumbel, Supervised
 from laval.shorten.reduce import build_reduce
 from laval.shorten.router import Cosine
 from laval.shorten.start import build_start
+from laval.shorten.uncertainty import Uncertainty
 from laval.shorten.upsample import build_upsample
 
 RULES = {
@@ -30,6 +31,7 @@ RULES = {
     "entropy": Entropy,
     "gumbel": Gumbel,
     "cosine": Cosine,
+    "uncertainty": Uncertainty,
 }
 """From the name in a config to the rule's settings."""
 
