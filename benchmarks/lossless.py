@@ -8,8 +8,7 @@ Four sets: copying, summarising, code editing, open questions. Each prompt is an
 changing order; the ratio of a set is the median over its prompts, with a 95 % bootstrap interval. The first prompts
 of each set are not timed: both ways warm up on them. What lossless decoding has learned (costs, acceptance, habits)
 goes on from prompt to prompt, as in use. Can be stopped at any time and started again: every prompt is kept in
-benchmarks/results/lossless.jsonl, what was learned in lossless.pickle beside it until all is done; a new start warms
-up once more. Writes benchmarks/results/lossless.json. --identity compares the tokens alone, which can run beside
+benchmarks/results/lossless.jsonl; a new start warms up, and learns, once more. Writes benchmarks/results/lossless.json. --identity compares the tokens alone, which can run beside
 other work, and keeps a record of its own (lossless-identity.jsonl, "identity" in the JSON). --predict prints what
 published models would gain by the cost model, and measures nothing.
 """
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import pickle
 import time
 from pathlib import Path
 
@@ -29,14 +27,12 @@ from laval.files import atomic_write
 from laval.measure import PairedTimes, machine_facts
 from laval.models import using
 from laval.speculate import lossless
-from laval.speculate.decode import EXPERIENCE
 from laval.speculate.predict import SHAPES, Machine, predicted_gain
 
 HERE = Path(__file__).parent
 BOOK = HERE / "results" / "lossless.jsonl"
 IDENTITY = HERE / "results" / "lossless-identity.jsonl"
-LEARNED = HERE / "results" / "lossless.pickle"
-WARM, WARM_TOKENS = 2, 16
+WARM = 2
 H100 = Machine(flops=989e12, bandwidth=3.35e12)  # bf16 without sparsity, SXM, by its data sheet
 
 
@@ -112,21 +108,12 @@ def measure_sets(model, sets: dict[str, list[str]], settings: dict) -> None:
     done = known(BOOK, settings)
     left = [(name, n) for name, prompts in sets.items() for n in range(len(prompts)) if (name, n) not in done]
     if left and done:
-        recall(model)
-        measured(model, sets[left[0][0]][0], settings | {"new": WARM_TOKENS}, 0)
+        for prompt in sets[left[0][0]][:WARM]:
+            measured(model, prompt, settings, 0)
     for name, number in left:
         record = settings | {"set": name, "number": number} | measured(model, sets[name][number], settings, number)
         print(f"{name} {number}: {record['dense'] / record['lossless']:.2f}x, same: {record['same']}", flush=True)
         note(BOOK, record)
-        with atomic_write(LEARNED, "wb") as file:
-            pickle.dump(EXPERIENCE[model], file)
-    LEARNED.unlink(missing_ok=True)
-
-
-def recall(model) -> None:
-    """What a run that was stopped had learned."""
-    if LEARNED.exists():
-        EXPERIENCE[model] = pickle.loads(LEARNED.read_bytes())
 
 
 def compare_sets(model, sets: dict[str, list[str]], settings: dict) -> None:
