@@ -20,7 +20,7 @@ from tests.commands.conftest import LAYERS, ROUTED, run
 def test_help_names_every_verb_on_one_line_each():
     said = run("--help")
     assert said.code == 0
-    for verb in ("demo", "generate", "trace", "info", "eval", "bench", "train", "calibrate"):
+    for verb in ("demo", "generate", "trace", "info", "eval", "bench", "train", "draft", "calibrate"):
         assert sum(line.lstrip("│ ").startswith(f"{verb} ") for line in said.out.splitlines()) == 1, verb
 
 
@@ -207,7 +207,7 @@ def test_demo_shows_both_answers_quality_and_speed(place, tmp_path):
 
 
 def test_every_verb_takes_json():
-    for verb in ("demo", "generate", "trace", "info", "eval", "bench", "train", "calibrate"):
+    for verb in ("demo", "generate", "trace", "info", "eval", "bench", "train", "draft", "calibrate"):
         assert "--json" in run(verb, "--help").out, verb
 
 

@@ -40,7 +40,7 @@ def generate(
         bool, Option("--lossless", help="The dense model's own text, in fewer passes: drafts propose, it verifies.")
     ] = False,
     draft: Annotated[
-        str, Option(metavar="NAME", help="With --lossless, who proposes: auto, skip, exit, lookup or none.")
+        str, Option(metavar="NAME", help="With --lossless, who proposes: auto, head, skip, exit, lookup or none.")
     ] = "auto",
     json: Json = False,
 ) -> None:

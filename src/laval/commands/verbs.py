@@ -29,6 +29,7 @@ VERBS = {
     "eval": Verb("Measure", "Perplexity and bits per byte on a text, dense and skipping.", "evaluate"),
     "bench": Verb("Measure", "Seconds of stock, dense and skipping in paired runs, beside the ideal."),
     "train": Verb("Make", "Train a plug-in by a recipe; a stopped run goes on where it was."),
+    "draft": Verb("Make", "Train a draft that guesses ahead, for generate --lossless; saved beside the plug-in."),
     "calibrate": Verb("Make", "Find the thresholds of each depth on text; saved with the plug-in."),
 }
 
