@@ -17,6 +17,8 @@ from laval.models.plugin import load_plugin
 from laval.models.quantise import quantise
 from laval.models.record import RECORD
 from laval.models.released import MODEL_TYPE, load_released
+from laval.models.shortened import ShortenedForCausalLM
+from laval.models.shortened_config import ShortenedConfig
 from laval.models.smollm2 import quiet
 from laval.models.weights import explained, read_json
 from laval.skip import DropLayers
@@ -30,20 +32,22 @@ def load(
     base: PreTrainedModel | None = None,
     dtype: torch.dtype = torch.float32,
     weights: str | None = None,
-) -> AdaptiveForCausalLM:
-    """An adaptive model in eval mode, with `.tokenizer` where there is one.
+) -> AdaptiveForCausalLM | ShortenedForCausalLM:
+    """An adaptive or shortened model in eval mode, with `.tokenizer` where there is one.
 
-    name_or_folder: "smollm2" (the default model with its shipped plug-in), a plug-in, a whole adaptive model, the
-    released FlexiDepth layout, or a stock model of a known family (which skips nothing); a folder, or OWNER/NAME on
-    the hub. base: for plug-ins only, instead of the one they name. weights: "int8" to `quantise` them (inference
-    only), None to leave them in dtype. Where this machine has learned a break-even rule for the model, it is in force.
+    name_or_folder: "smollm2" (the default model with its shipped plug-in), a plug-in, a whole adaptive or shortened
+    model, the released FlexiDepth layout, or a stock model of a known family (which skips nothing); a folder, or
+    OWNER/NAME on the hub. base: for plug-ins only, instead of the one they name. weights: "int8" to `quantise` them
+    (inference only), None to leave them in dtype. Where this machine has learned a break-even rule for the model, it
+    is in force.
     ValueError that says what was looked for.
     """
     if weights not in WEIGHTS:
         raise ValueError(f'weights is {weights!r}; expected "int8"; leave it out to keep them as they are')
     model = load_any(name_or_folder, base, dtype)
     model = model if weights is None else quantise(model)
-    model.break_even = known(model)
+    if isinstance(model, AdaptiveForCausalLM):
+        model.break_even = known(model)
     return model
 
 
@@ -79,12 +83,14 @@ def read_folder(folder: Path, dtype: torch.dtype, name: str) -> AdaptiveForCausa
     kind = read_json(folder / "config.json").get("model_type")
     if kind == AdaptiveConfig.model_type:
         return load_whole(folder, dtype)
+    if kind == ShortenedConfig.model_type:
+        return load_whole(folder, dtype, ShortenedForCausalLM)
     if kind == MODEL_TYPE:
         return load_released(folder, dtype)
     return attach(read_model(folder, dtype, name), DropLayers(()))
 
 
-def load_whole(folder: Path, dtype: torch.dtype) -> AdaptiveForCausalLM:
-    """A model saved with `save_pretrained`, base included."""
+def load_whole(folder: Path, dtype: torch.dtype, kind: type[PreTrainedModel] = AdaptiveForCausalLM):
+    """A model of a kind saved with `save_pretrained`, base included."""
     with quiet(), explained(folder):
-        return AdaptiveForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()
+        return kind.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()
