@@ -186,7 +186,8 @@ class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
         wanted = self.boundary_labels(logits, mask, boundary_labels)
         found = [
             rule.loss(taken, wanted if number == 0 else None)
-            for number, (rule, taken) in enumerate(zip(self.rules(), commits, strict=True))
+            # inner levels that nothing reached have no commits
+            for number, (rule, taken) in enumerate(zip(self.rules(), commits, strict=False))
         ]
         found = [loss for loss in found if loss is not None]
         return language, sum(found) if found else None

@@ -38,7 +38,8 @@ def relative_attention(
         by_place, seen = looked_up(by_place, distance), (distance >= 0)[:, None]
     scores = ((queries + content) @ keys.mT + by_place) * queries.shape[-1] ** -0.5
     # not -inf: a row that reads nothing would be NaN, and spread
-    weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1)
+    scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(values.dtype)
     mixed = F.dropout(weights, dropout, dropout > 0) @ values
     return mixed if distance is None else mixed.masked_fill(~seen.any(-1, keepdim=True), 0)
 

@@ -68,8 +68,7 @@ class Rule(nn.Module):
 def replay(commits: Commits, given: torch.Tensor) -> Commits:
     """The same commits with other bits."""
     check_given(given, commits.bits)
-    soft = given if given.is_floating_point() else None
-    return replace(commits, bits=given > 0.5 if soft is not None else given.bool(), soft=soft)
+    return replace(commits, bits=given > 0.5, soft=given if given.requires_grad else None)
 
 
 def check_given(given: torch.Tensor, bits: torch.Tensor) -> None:

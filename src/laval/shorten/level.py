@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from laval.ops.segments import Segments, cut, lead, pick
-from laval.shorten.commit import Commits, FixedRule, Rule
+from laval.shorten.commit import Commits, Rule
 from laval.shorten.memory import Memory
 from laval.shorten.reduce import Reduce
 from laval.shorten.rows import Rows
@@ -76,23 +76,27 @@ class Level(nn.Module):
 
     def shortened(self, h: Rows, commits: Commits, segments: Segments, memory: Memory) -> Rows:
         """The rows that the inner level gets from this call: start rows at first, then one for each segment closed."""
+        x, ids = self.reduced(h, commits, segments, memory), pick(h.ids, segments.ends)
         if memory.fresh:
-            behind, shifted = self.start.before(h, commits, self.commit)
-            x = self.start.lead(self.reduce(behind, shifted, cut(shifted.bits, behind.lengths), memory.part("reduce")))
-        else:
-            x = self.reduce(h, commits, segments, memory.part("reduce"))
-        starts = self.starts(memory)
-        lengths = segments.counts + starts
+            x, ids = self.start.lead(x), lead(ids, self.start.rows, value=-1)
+        if memory.fresh and not x.shape[1]:  # every memory inside must see all streams begin
+            x, ids = F.pad(x, (0, 0, 0, 1)), F.pad(ids, (0, 1), value=-1)
+        lengths = segments.counts + self.starts(memory)
         first = memory.recall("closed", h.batch)
         first = torch.zeros_like(lengths) if first is None else first
         memory.keep("closed", first + lengths, h.batch)
-        ids = lead(pick(h.ids, segments.ends), starts, value=-1)
         spacing = h.spacing * self.commit.drawn if self.in_tokens else 1
-        if memory.fresh and not x.shape[1]:  # every memory inside must see all streams begin
-            x, ids = F.pad(x, (0, 0, 0, 1)), F.pad(ids, (0, 1), value=-1)
         return Rows(self.reduced_norm(x), lengths, first, ids, h.batch, spacing)
 
+    def reduced(self, h: Rows, commits: Commits, segments: Segments, memory: Memory) -> torch.Tensor:
+        """One row for each segment closed, [B, S, D]."""
+        if memory.fresh:
+            h, commits = self.start.before(h, commits, self.commit)
+            segments = cut(commits.bits, h.lengths)
+        return self.reduce(h, commits, segments, memory.part("reduce"))
+
     def starts(self, memory: Memory) -> int:
+        """Start rows that this call lays."""
         return self.start.rows if memory.fresh else 0
 
     def inside(self, rows: Rows, memory: Memory, given: Given) -> tuple[Rows, tuple[Commits, ...]]:
@@ -115,9 +119,6 @@ class Level(nn.Module):
     def rules(self) -> list[Rule]:
         """The commit rules of this level and of those inside, outermost first."""
         return [self.commit, *(self.inner.rules() if isinstance(self.inner, Level) else ())]
-
-    def fixed(self) -> list[FixedRule]:
-        return [rule for rule in self.rules() if isinstance(rule, FixedRule)]
 
 
 def first_of(given: Given) -> torch.Tensor | None:
