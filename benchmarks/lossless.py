@@ -8,9 +8,10 @@ Four sets: copying, summarising, code editing, open questions. Each prompt is an
 changing order; the ratio of a set is the median over its prompts, with a 95 % bootstrap interval. The first prompts
 of each set are not timed: both ways warm up on them. What lossless decoding has learned (costs, acceptance, habits)
 goes on from prompt to prompt, as in use. Can be stopped at any time and started again: every prompt is kept in
-benchmarks/results/lossless.jsonl; a new start warms up, and learns, once more. Writes benchmarks/results/lossless.json. --identity compares the tokens alone, which can run beside
-other work, and keeps a record of its own (lossless-identity.jsonl, "identity" in the JSON). --predict prints what
-published models would gain by the cost model, and measures nothing.
+benchmarks/results/lossless.jsonl; a new start warms up, and learns, once more. Writes results/lossless.json.
+--identity compares the tokens alone, which can run beside other work, and keeps a record of its own
+(lossless-identity.jsonl, "identity" in the JSON). --predict prints what published models would gain by the cost
+model, and measures nothing.
 """
 
 from __future__ import annotations
