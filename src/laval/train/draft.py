@@ -27,14 +27,17 @@ DECAY = 0.8
 
 @dataclass(frozen=True)
 class DraftRecipe:
-    """vocabulary: frequent tokens that may be proposed. rows: answers per step. guesses: read again so many times."""
+    """vocabulary: frequent tokens that may be proposed. rows: answers per step.
+
+    guesses: tokens guessed one from another in the last third of the steps; before, each from dense states alone.
+    """
 
     vocabulary: int = 8192
     epochs: int = 3
-    rate: float = 1e-3
-    rows: int = 8
+    rate: float = 6e-4
+    rows: int = 2
     guesses: int = 2
-    warmup: int = 30
+    warmup: int = 50
     seed: int = 0
 
 
@@ -55,8 +58,8 @@ def train_draft(model, folders: Sequence[Path], recipe: DraftRecipe = DraftRecip
     plan = steps(folders, recipe)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: pace(step, len(plan), recipe.warmup))
     bar = tqdm(plan, desc="draft", unit="step")
-    for batch in loaded(bar):
-        loss, divergence = teacher.loss(head, batch, recipe.guesses)
+    for step, batch in enumerate(loaded(bar)):
+        loss, divergence = teacher.loss(head, batch, recipe.guesses if 3 * step >= 2 * len(plan) else 1)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
         optimiser.step()
