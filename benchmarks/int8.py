@@ -76,19 +76,19 @@ def products(options):
     for inputs, outputs in SHAPES:
         copies = min(60, max(2, MORE_THAN_CACHE // (inputs * outputs)))
         weight = torch.randn(outputs, inputs)
-        table = int8.pack(weight)
+        table, scale = int8.pack(weight)
         stores = [weight.clone() for _ in range(copies)], [table.clone() for _ in range(copies)]
         for count in ROWS if outputs < 10_000 else ROWS[:-1]:
-            found.append({"inputs": inputs, "outputs": outputs, "rows": count} | product(stores, outputs, count))
+            found.append({"inputs": inputs, "outputs": outputs, "rows": count} | product(stores, scale, count))
             yield found
 
 
-def product(stores, outputs: int, count: int) -> dict:
+def product(stores, scale, count: int) -> dict:
     """Median milliseconds of each way to multiply `count` rows."""
     wide, small = (store if count < 512 else store[:4] for store in stores)
     x = torch.randn(count, wide[0].shape[1])
     ways = {"float32": (wide, lambda weight: rows.linear(x, weight))}
-    ways["int8"] = small, lambda table: int8.linear(x, table, outputs)
+    ways["int8"] = small, lambda table: int8.linear(x, table, scale)
     if count <= 32:
         ways["few_rows"] = small, lambda table: int8.few_rows_linear(x, table)
         ways["many_rows"] = small, lambda table: int8.many_rows_linear(x, table)

@@ -19,6 +19,7 @@ from laval.ops import one_row, some_rows
 from laval.ops.int8 import WIDTH, unpack
 from laval.ops.one_row import map_of
 from laval.skip import DropLayers
+from laval.speculate.trained import head_rows
 from tests.invariants import harness
 from tests.invariants import skipping as rules
 from tests.invariants.harness import forward, in_pieces, prompt
@@ -147,8 +148,8 @@ class Rounded(nn.Module):
 
     def __init__(self, linear):
         super().__init__()
-        table = Int8Linear.of(linear).weight
-        self.weight = nn.Parameter(unpack(table, linear.out_features, linear.in_features).double())
+        ours = Int8Linear.of(linear)
+        self.weight = nn.Parameter(unpack(ours.weight, ours.scale, linear.in_features).double())
 
     def forward(self, x):
         return nn.functional.linear(x, self.weight)
@@ -164,6 +165,22 @@ def test_the_module_is_its_naive_twin():
         for row, y in zip(x, expected, strict=True):
             torch.testing.assert_close(map_of(ours)(row), y.float(), rtol=0, atol=1e-5)
         torch.testing.assert_close(ours.part(x, 5, 9).double(), expected[:, 5:14], rtol=0, atol=1e-5)
+
+
+def test_no_change_of_number_type_rounds_the_weights():
+    ours, x = Int8Linear.of(nn.Linear(64, 24, bias=False)), torch.randn(3, 64)
+    with torch.no_grad():
+        expected = ours(x)
+        torch.testing.assert_close(deepcopy(ours).bfloat16()(x), expected)
+        assert ours.double().scale.dtype == torch.float32
+
+
+def test_some_rows_of_the_head_are_near_to_those_before():
+    model = routed(tiny_model("llama", tie_word_embeddings=True))
+    some = torch.tensor([5, 0, 99])
+    ours, theirs = (head_rows(each, some) for each in (quantise(model), model))
+    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+    assert ((ours - theirs).abs() <= 0.501 * theirs.abs().amax(1, keepdim=True) / 127).all()
 
 
 @pytest.mark.parametrize("bias", [True, False])

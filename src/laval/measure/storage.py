@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 from laval.measure.cost import Cost, Phase
 from laval.measure.shape import LayerShape, SkipShape
-from laval.ops.int8 import EXTRA, WIDTH
+from laval.ops.int8 import EXTRA, SCALE, WIDTH
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Int8Shape(LayerShape):
 
 
 def packed_bytes(outputs: int, inputs: int) -> int:
-    """Bytes of a matrix [O, I] in whole blocks."""
-    return -(-outputs // WIDTH) * inputs * (WIDTH + EXTRA)
+    """Bytes of a matrix [O, I] in whole blocks, and of a scale for each output."""
+    return -(-outputs // WIDTH) * inputs * (WIDTH + EXTRA) + SCALE * outputs
 
 
 @dataclass(frozen=True)

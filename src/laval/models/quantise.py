@@ -19,16 +19,22 @@ class Int8Linear(nn.Module):
     ValueError when a gradient is asked for, or its state, which nobody could load again.
     """
 
-    def __init__(self, table: torch.Tensor, in_features: int, out_features: int, bias: nn.Parameter | None = None):
+    def __init__(self, table: torch.Tensor, scale: torch.Tensor, in_features: int, bias: nn.Parameter | None = None):
         super().__init__()
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features, self.out_features = in_features, len(scale)
         self.register_buffer("weight", table)
+        self.register_buffer("scale_bytes", scale.view(torch.uint8))  # no `to(dtype)` may round it
         self.register_parameter("bias", bias)
 
     @classmethod
     def of(cls, linear: nn.Linear) -> Int8Linear:
         """What `linear` is in 8 bits."""
-        return cls(int8.pack(linear.weight), linear.in_features, linear.out_features, linear.bias)
+        return cls(*int8.pack(linear.weight), linear.in_features, linear.bias)
+
+    @property
+    def scale(self) -> torch.Tensor:
+        """Each output's greatest weight, float32 [O]."""
+        return self.scale_bytes.view(torch.float32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.requires_grad:
@@ -36,17 +42,17 @@ class Int8Linear(nn.Module):
                 "weights are int8, for inference only, and a gradient is asked for; expected torch.no_grad(), or, to "
                 "train, the model before laval.quantise"
             )
-        return int8.linear(x, self.weight, self.out_features, self.bias)
+        return int8.linear(x, self.weight, self.scale, self.bias)
 
     def part(self, x: torch.Tensor, start: int, count: int) -> torch.Tensor:
         """Outputs `start` to `start + count` alone, x [..., I] -> [..., count]; the others' weights are not read."""
-        y = int8.part_linear(x, self.weight, start, count)
+        y = int8.part_linear(x, self.weight, self.scale, start, count)
         return y if self.bias is None else y + self.bias[start : start + count]
 
     def row_map(self) -> Map:
         """The same for one row [I] -> [O], in the fewest operations."""
         bias = None if self.bias is None else self.bias.detach()
-        return int8.row_map(self.weight, self.out_features, self.in_features, bias)
+        return int8.row_map(self.weight, self.scale, self.in_features, bias)
 
     def joined(self, second: nn.Module) -> Int8Linear | None:
         """This and `second` side by side, by a copy of their weights; None where they cannot be."""
@@ -54,8 +60,12 @@ class Int8Linear(nn.Module):
         if not alike or self.out_features % int8.WIDTH:
             return None
         bias = None if self.bias is None else nn.Parameter(torch.cat((self.bias, second.bias)), requires_grad=False)
-        table = torch.cat((self.weight, second.weight))
-        return Int8Linear(table, self.in_features, self.out_features + second.out_features, bias)
+        table, scale = torch.cat((self.weight, second.weight)), torch.cat((self.scale, second.scale))
+        return Int8Linear(table, scale, self.in_features, bias)
+
+    def weights_of(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The weights float32 [n, I] of some outputs, by their indices [n]."""
+        return int8.unpack(self.weight, self.scale, self.in_features)[outputs]
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -173,9 +173,8 @@ def behind(rows: int, seen: int, window: int | None, dtype: torch.dtype) -> torc
 def head_rows(model: AdaptiveForCausalLM, vocabulary: torch.Tensor) -> torch.Tensor:
     """The rows [Vd, D] of the base's head for the tokens that may be proposed."""
     head = model.get_output_embeddings()
-    rows = head.weight[vocabulary]
-    scale = getattr(head, "scale", None)  # of int8 weights
-    return rows.detach().clone() if scale is None else rows.to(scale.dtype) * scale[vocabulary, None]
+    rows = head.weights_of(vocabulary) if hasattr(head, "weights_of") else head.weight[vocabulary]  # quantised
+    return rows.detach().to(model.base.dtype)
 
 
 def share_of(head: DraftHead, layers: int, vocabulary: int) -> float:
