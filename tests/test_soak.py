@@ -1,10 +1,12 @@
-"""A short soak on tiny models, and how memory is judged."""
+"""A short soak on tiny models, and that a soak would find what it looks for."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from benchmarks.soak import memory, soak
-from benchmarks.soak_cases import WAYS, plan_of
+from benchmarks.soak_cases import NEVER, WAYS, plan_of
 
 COUNT = 40
 
@@ -20,6 +22,23 @@ def test_a_short_soak_finds_nothing():
 
 def test_a_seed_is_a_plan():
     assert plan_of(7) == plan_of(7) != plan_of(8)
+
+
+def test_a_wrong_fast_path_is_found(monkeypatch):
+    """One part in a hundred added to every branch that a lane takes by itself."""
+    monkeypatch.setattr(
+        "laval.runtime.decoder.scaled", lambda update, scale: 1.01 * (update if scale is None else update * scale)
+    )
+    alone = {
+        "subject": ("llama", "hard_mask", "float64"),
+        "way": "greedy",
+        "runtime": "auto",
+        "lengths": (9,),
+        "new": 6,
+    }
+    rest = {"depth": None, "end": NEVER, "recorded": False, "wants_logits": True, "reload": False}
+    record = soak([replace(plan_of(3, small=True), **alone, **rest)])
+    assert [each["seed"] for each in record["failures"]] == [3] and "Mismatch" in record["failures"][0]["error"]
 
 
 @pytest.mark.parametrize(("growth", "leaks"), [(0, False), (2000, False), (20_000, True)])
