@@ -131,7 +131,7 @@ def test_losses_add_up():
     ids = torch.randint(0, 20, (2, 9))
     plain = model(ids, labels=ids)
     assert plain.commit_loss is None and plain.loss is plain.language_loss
-    both = model(ids, labels=ids, boundary_labels=ids > 10)
+    both = model(ids, labels=ids, boundary_targets=ids > 10)
     torch.testing.assert_close(both.loss, both.language_loss + both.commit_loss)
     assert model(ids).loss is None
     for rule in ("entropy", "gumbel", "cosine"):
@@ -146,3 +146,36 @@ def test_the_language_loss_reaches_gumbels_predictor_and_not_the_supervised_one(
         model(ids, labels=ids).language_loss.backward()
         gradient = model.stacks.commit.head.weight.grad
         assert (gradient is not None and bool(gradient.abs().sum() > 0)) == reached
+
+
+def test_the_trainer_trains_it(tmp_path):
+    """Accumulating, saving and evaluating; the loss is divided by the accumulation steps, commit loss and all."""
+    from transformers import Trainer, TrainingArguments
+
+    model = small(levels={"rule": {"name": "gumbel", "hidden": 8}})
+    rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, 20, (8, 12))]
+    arguments = TrainingArguments(
+        output_dir=tmp_path,
+        max_steps=4,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        eval_strategy="steps",
+        eval_steps=2,
+        logging_steps=1,
+        save_steps=4,
+        learning_rate=1e-3,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    with torch.no_grad():
+        ids = torch.stack([row["labels"] for row in rows])
+        alone = float(model.train()(ids, labels=ids).loss)
+    assert abs(losses[0] - alone) < 0.3 * alone  # twice that, if something were not divided
+    # the Trainer takes every argument with "label" in its name for one that must come
+    assert sum("eval_loss" in entry for entry in trainer.state.log_history) == 2
+    again = ShortenedForCausalLM.from_pretrained(tmp_path / "checkpoint-4").eval()
+    torch.testing.assert_close(again(ids).logits, model.eval()(ids).logits, rtol=1e-4, atol=1e-4)

@@ -129,13 +129,13 @@ class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep=0,
         past_key_values=None,
         boundaries=None,
-        boundary_labels=None,
+        boundary_targets=None,
         **kwargs,
     ) -> ShortenedOutput:
         """Logits of input_ids [B, T], or of what follows the cache. Positions are counted by the model itself.
 
         attention_mask [B, S]: 0 at pads, wherever they are. boundaries [B, T]: commits of level 0 to replay (or a
-        tuple of such, one per level); as numbers that want a gradient they get it. boundary_labels [B, T]: where a
+        tuple of such, one per level); as numbers that want a gradient they get it. boundary_targets [B, T]: where a
         supervised rule should commit; labels [B, T] as in transformers. ValueError for shapes that do not fit.
         """
         cache = self.open_cache(pick_cache(cache, past_key_values), use_cache)
@@ -145,7 +145,7 @@ class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
         if cache is not None:
             cache.seen(ids.shape[1])
         logits = self.kind.head(keep_rows(x, logits_to_keep))  # [B, kept, V]
-        language, committed = self.losses(logits, labels, commits, mask, boundary_labels)
+        language, committed = self.losses(logits, labels, commits, mask, boundary_targets)
         return ShortenedOutput(
             loss=language if committed is None or language is None else language + committed,
             logits=logits,
@@ -175,15 +175,15 @@ class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
         return (rows.x if mask is None else scatter_back(rows.x, mask)), commits
 
     def losses(
-        self, logits, labels, commits, mask, boundary_labels
+        self, logits, labels, commits, mask, boundary_targets
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The language loss, and the sum of what the rules add; None for what nothing asks for."""
-        if labels is None and boundary_labels is None:
+        if labels is None and boundary_targets is None:
             return None, None
         language = None
         if labels is not None:
             language = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1])
-        wanted = self.boundary_labels(logits, mask, boundary_labels)
+        wanted = self.boundary_targets(logits, mask, boundary_targets)
         found = [
             rule.loss(taken, wanted if number == 0 else None)
             # inner levels that nothing reached have no commits
@@ -192,7 +192,7 @@ class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
         found = [loss for loss in found if loss is not None]
         return language, sum(found) if found else None
 
-    def boundary_labels(self, logits, mask, given) -> torch.Tensor | None:
+    def boundary_targets(self, logits, mask, given) -> torch.Tensor | None:
         """Labels of level 0, with the streams at the left: those given, or the spikes of the model's own entropy."""
         rules = self.rules()
         if given is None and rules and isinstance(rules[0], EntropyRule):

@@ -44,7 +44,7 @@ class Predictor(Rule):
 
 @dataclass(frozen=True)
 class Supervised:
-    """Commits learned from labels that come with training calls (`boundary_labels`): ends of Unigram pieces.
+    """Commits learned from labels that come with training calls (`boundary_targets`): ends of Unigram pieces.
 
     hidden: width of the predictor. legacy: the second sigmoid of the authors' loss. threshold: of the chance.
     """
