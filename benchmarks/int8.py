@@ -63,6 +63,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=8_192)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--cells", type=int, default=100, help="Measure so many at most, and stop.")
+    parser.add_argument("--only", nargs="*", default=[""], metavar="TEXT", help="Cells whose name has one of these.")
     parser.add_argument("--again", action="store_true", help="Measure all anew, not only what is missing.")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser.parse_args()
@@ -141,7 +142,8 @@ def decoding(options):
     wanted = {BOTH: lambda: both(wide, small, ids, options.rounds)}
     for who, make in subjects(small, ids).items():
         wanted[who] = lambda make=make: alone(make(), ids, options.rounds)
-    for who in tqdm([who for who in wanted if who not in measured][: options.cells]):
+    chosen = [who for who in wanted if any(text in who for text in options.only)]
+    for who in tqdm([who for who in chosen if who not in measured][: options.cells]):
         found.append({"who": who} | wanted[who]())
         yield found
 

@@ -35,8 +35,7 @@ def pack(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A weight [O, I] as a table uint8 [B * I, WIDTH + EXTRA] of B blocks, nearest levels, and a scale float32 [O]."""
     weight = weight.detach().float()
     scale = weight.abs().amax(1)
-    scale = scale.where(scale > 0, 1.0)
-    return table_of(weight / scale[:, None]), scale
+    return table_of(weight / scale.where(scale > 0, 1.0)[:, None]), scale
 
 
 def table_of(weight: torch.Tensor) -> torch.Tensor:
