@@ -87,6 +87,7 @@ def test_input_that_does_not_fit_is_refused():
         (dict(input_ids=ids, attention_mask=torch.ones(2, 5)), r"expected \[2, 6 or more\]"),
         (dict(input_ids=ids, boundaries=torch.ones(2, 5)), r"expected \[2, 6\]"),
         (dict(input_ids=ids, boundaries=torch.full((2, 6), torch.nan)), "NaN"),
+        (dict(input_ids=ids, output_hidden_states=True), "output_hidden_states is True"),
     ):
         with pytest.raises(ValueError, match=said):
             model(**given)
@@ -124,6 +125,19 @@ def test_the_shorten_factor_is_set_and_saved(tmp_path):
         model.set_shorten_factor(ids, 1.0)
     with pytest.raises(ValueError, match="level is 1"):
         model.set_shorten_factor(ids, 2.0, level=1)
+
+
+def test_a_model_that_drops_factors_serves_any_of_them():
+    """Its weights fit every factor, and setting one is as if the plan had it: distances and zeros in front follow."""
+    level = {"rule": {"name": "fixed", "drop": [2, 3]}, "distance": "tokens", "start": "zeros"}
+    model, ids = small("1@1 1@3 1@1", level), torch.randint(0, 20, (2, 13))
+    drawn = {int(model.train()(ids, use_cache=False).boundaries[0].sum()) for _ in range(20)}
+    assert drawn == {7, 5}
+    for factor in (3, 2):
+        planned = small(f"1@1 1@{factor} 1@1", {**level, "rule": {"name": "fixed"}})
+        planned.load_state_dict(model.state_dict())
+        model.eval().rules()[0].factor = factor
+        torch.testing.assert_close(model(ids).logits, planned(ids).logits)
 
 
 def test_losses_add_up():

@@ -27,7 +27,7 @@ def model_of(plan: str, reduce: str, upsample: str) -> ShortenedForCausalLM:
 def attention(module, asking, readable, distance, spacing, biases):
     """Relative attention over explicit distances [Q, S], negative where hidden."""
     away = torch.arange(int(distance.max()) + 1) * spacing
-    table = module.distances(sinusoids(away, 16, torch.float64)).unflatten(-1, (2, -1))
+    table = module.distances(sinusoids(away, 16, torch.float64)).unflatten(-1, (2, -1)).transpose(0, 1)
     heads = (map_(x) for map_, x in ((module.queries, asking), (module.keys, readable), (module.values, readable)))
     q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in heads)
     mixed = relative_attention(q, k, v, table, biases, distance.expand(len(asking), -1, -1))

@@ -5,6 +5,7 @@ Sources: arXiv 2110.13711 (norms first, tanh GELU), arXiv 2211.09761 (norms last
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,8 +52,8 @@ class Distances:
         self.biases = shared.content, shared.position
         self.sines: dict[tuple[int, int], torch.Tensor] = {}
 
-    def table(self, layer, project: nn.Module) -> torch.Tensor:
-        """The distances that this call needs, as one layer projects them: [N, D]. Memories keep what they have."""
+    def table(self, layer, project: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The distances that this call needs, as one layer projects them: [H, N, Dh]. Memories keep what they have."""
         return self.reach.table(layer, lambda start, stop: project(self.sinusoids(start, stop)))
 
     def sinusoids(self, start: int, stop: int) -> torch.Tensor:
@@ -102,13 +103,13 @@ class RelativeAttention(nn.Module):
             self.split(map_(x)) for map_, x in ((self.queries, asking), (self.keys, readable), (self.values, readable))
         )
         keys, values = reach.extend(layer, keys, values)
-        table = distances.table(layer, self.distances).unflatten(-1, (self.heads, -1))  # [N, H, Dh]
+        table = distances.table(layer, lambda x: self.split(self.distances(x)))
         dropout = self.dropout if self.training else 0.0
         mixed = relative_attention(queries, keys, values, table, distances.biases, reach.distance, dropout)
         return self.output(mixed.transpose(1, 2).flatten(2))  # [B, Q, D]
 
     def split(self, x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, Dh]
+        return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # [..., H, T, Dh]
 
 
 class FeedForward(nn.Module):

@@ -27,7 +27,7 @@ class Reach:
         return keys, values
 
     def table(self, layer, make: Callable[[int, int], torch.Tensor]) -> torch.Tensor:
-        """What `make(start, stop)` gives for distances from 0 to the furthest, at `layer`: [N, ...]."""
+        """What `make(start, stop)` gives for distances from 0 to the furthest, at `layer`: [..., N, D]."""
         return make(0, self.furthest)
 
     @cached_property

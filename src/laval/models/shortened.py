@@ -12,6 +12,7 @@ from transformers.utils import can_return_tuple
 
 from laval.compat import CACHE, keep_rows, output_field, pick_cache
 from laval.files import atomic_folder
+from laval.models.calls import NOT_KEPT
 from laval.models.shortened_cache import ShortenedCache, as_shortened
 from laval.models.shortened_config import ShortenedConfig
 from laval.models.weights import WEIGHT_FILES, check_names
@@ -138,6 +139,7 @@ class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
         tuple of such, one per level); as numbers that want a gradient they get it. boundary_targets [B, T]: where a
         supervised rule should commit; labels [B, T] as in transformers. ValueError for shapes that do not fit.
         """
+        check_kept(kwargs)
         cache = self.open_cache(pick_cache(cache, past_key_values), use_cache)
         embeds, ids = self.inputs(input_ids, inputs_embeds)
         mask = pads(attention_mask, ids)
@@ -217,6 +219,12 @@ class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
             )
         if given is not None or generation_config.use_cache is not False:
             model_kwargs[CACHE] = as_shortened(given)
+
+
+def check_kept(kwargs: dict) -> None:
+    for name in NOT_KEPT:
+        if kwargs.get(name):
+            raise ValueError(f"{name} is {kwargs[name]}; a shortened model does not keep them, expected False")
 
 
 def memory_of(cache: ShortenedCache | None) -> Memory:

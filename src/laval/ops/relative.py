@@ -26,12 +26,12 @@ def relative_attention(
 ) -> torch.Tensor:
     """Weighted values by content and by distance: queries [B, H, Q, Dh], keys, values [B, H, S, Dh] -> [B, H, Q, Dh].
 
-    table [N, H, Dh]: what a distance of n rows stands for. biases: of the content and of the position, [H, Dh] each.
+    table [H, N, Dh]: what a distance of n rows stands for. biases: of the content and of the position, [H, Dh] each.
     distance int64 [B, Q, S]: rows from key to query, negative where the key is not to be read; a query that reads
     nothing gets zeros. None: keys are the queries' own rows, each reads itself and those before it.
     """
     content, position = (bias[:, None] for bias in biases)
-    by_place = (queries + position) @ table.permute(1, 2, 0)  # [B, H, Q, N]
+    by_place = (queries + position) @ table.mT  # [B, H, Q, N]
     if distance is None:
         by_place, seen = shifted(by_place), causal(queries.shape[2], queries.device)
     else:

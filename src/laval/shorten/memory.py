@@ -89,10 +89,10 @@ class Remembering(Reach):
         known, wanted = self.memory.tables.get(layer), self.furthest
         if known is None:
             known = make(0, wanted)
-        elif len(known) < wanted:
-            known = torch.cat((known, make(len(known), max(wanted, 2 * len(known)))))
-        self.memory.tables[layer] = known.detach()
-        return known[:wanted]
+        elif (have := known.shape[-2]) < wanted:
+            known = torch.cat((known, make(have, max(wanted, 2 * have))), -2)
+        self.memory.tables[layer] = known.detach().contiguous()
+        return known[..., :wanted, :]
 
 
 class FirstReach(Remembering):
@@ -102,11 +102,11 @@ class FirstReach(Remembering):
         super().__init__(queries, keys, plain=own)
         self.memory = memory
         memory.keep("used", rows.lengths)
-        memory.keep("places", keys)
+        memory.keep("places", keys[:, None, :, None])
 
     def extend(self, layer, keys, values):
-        self.memory.keep(f"keys {layer}", keys.transpose(1, 2))  # [B, S, H, Dh]: slots beside the batch
-        self.memory.keep(f"values {layer}", values.transpose(1, 2))
+        self.memory.keep(f"keys {layer}", keys)
+        self.memory.keep(f"values {layer}", values)
         return keys, values
 
 
@@ -119,27 +119,27 @@ class LaterReach(Remembering):
         self.slots = used[:, None] + torch.arange(keys.shape[1], device=used.device)  # [B, T]
         self.most = max(int((used + rows.lengths).max()), 1)  # no product over nothing: a free slot is there
         memory.keep("used", used + rows.lengths, rows.batch)
-        super().__init__(queries, self.write("places", keys, FREE))
+        super().__init__(queries, self.write("places", keys[:, None, :, None], FREE)[:, 0, :, 0])
         self.new = keys
 
     def extend(self, layer, keys, values):
-        return tuple(
-            self.write(f"{name} {layer}", new.transpose(1, 2)).transpose(1, 2)
-            for name, new in (("keys", keys), ("values", values))
-        )
+        return self.write(f"keys {layer}", keys), self.write(f"values {layer}", values)
 
     def write(self, name: str, new: torch.Tensor, blank: float = 0) -> torch.Tensor:
-        """Put new [B, T, ...] into its slots; everything that these streams hold, [B, most, ...]."""
-        store = self.memory.tensors[name] = roomy(self.memory.tensors[name], self.most + new.shape[1], blank)
+        """Put new [B, H, T, Dh] into its slots; everything that these streams hold, [B, H, most, Dh].
+
+        Slots beside features: a head's keys lie in one piece, and products take them without a copy.
+        """
+        store = self.memory.tensors[name] = roomy(self.memory.tensors[name], self.most + new.shape[2], blank)
         streams = torch.arange(len(store), device=store.device) if self.batch is None else self.batch
-        store[streams[:, None], self.slots] = new.detach()
-        return store[:, : self.most] if self.batch is None else store[self.batch, : self.most]
+        store[streams[:, None], :, self.slots] = new.detach().transpose(1, 2)
+        return store[:, :, : self.most] if self.batch is None else store[self.batch, :, : self.most]
 
 
 def roomy(store: torch.Tensor, slots: int, blank: float = 0) -> torch.Tensor:
-    """The store [B, C, ...] with room for `slots`; it doubles, so that growing costs little per token."""
-    have = store.shape[1]
-    if slots <= have and not store.requires_grad:
+    """The store [B, H, C, Dh] with room for `slots`; it doubles, so that growing costs little per token."""
+    have = store.shape[2]
+    if slots <= have and not store.requires_grad and store.is_contiguous():
         return store
     more = max(slots, 2 * have) - have if slots > have else 0
-    return F.pad(store.detach(), (0, 0) * (store.ndim - 2) + (0, more), value=blank)
+    return F.pad(store.detach(), (0, 0, 0, more), value=blank).contiguous()
