@@ -5,6 +5,7 @@ Machines get slower and faster by the minute; ratios of neighbours in time hold.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 
@@ -65,8 +66,11 @@ class Costs:
         return self.since >= STALE
 
     def of_pass(self, rows: int) -> float:
-        """What a pass over `rows` tokens takes."""
-        return 1.0 if rows == 1 else settled(self.passes.get(rows, ()), self.guessed(rows))
+        """What a pass over `rows` tokens takes: no more than one over more tokens was seen to take."""
+        if rows == 1:
+            return 1.0
+        more = (statistics.median(kept) for n, kept in self.passes.items() if n > rows and len(kept) >= SURE)
+        return min(settled(self.passes.get(rows, ()), self.guessed(rows)), *more, math.inf)
 
     def guessed(self, rows: int) -> float:
         """In a straight line between the nearest passes that were timed, or on with the usual slope."""
