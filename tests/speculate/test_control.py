@@ -72,8 +72,10 @@ def test_costs_are_ratios_between_and_beyond_what_was_measured():
     assert costs.of_pass(1) == 1 and costs.of_pass(2) == pytest.approx(1.2) and costs.of_pass(3) == pytest.approx(1.4)
     assert costs.of_pass(6) == pytest.approx(1.8)
     costs.note_pass(2, 18.0)  # the first of its kind does not count
-    costs.note_pass(2, 6.0)  # and one may be an accident
-    assert costs.of_pass(2) == pytest.approx((3.0 + 1.2) / 2)
+    costs.note_pass(2, 3.6)  # and one may be an accident
+    assert costs.of_pass(2) == pytest.approx((1.8 + 1.2) / 2)
+    costs.note_pass(2, 6.0)
+    assert costs.of_pass(2) == pytest.approx(1.6)  # what more rows are known to take
 
 
 def test_a_machine_that_slows_down_changes_no_cost():
