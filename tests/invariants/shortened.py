@@ -73,8 +73,8 @@ class Shortened:
         if self.kind in ("first", "last"):
             return ShortenedConfig(PLANS[self.levels], levels, {**PAPER, "norm": self.kind}, vocab_size=128, **special)
         depth = DEPTHS[self.levels]
-        types = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"] * 2}
-        mixed = {"layer_types": types["layer_types"][:depth]} if self.kind == "gemma3_text" else {}
+        types = ["sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention"]
+        mixed = {"layer_types": types[:depth]} if self.kind == "gemma3_text" else {}
         text = tiny_config(self.kind, num_hidden_layers=depth, **mixed)
         return ShortenedConfig(PLANS[self.levels], levels, text_config=text, attn_implementation="sdpa")
 

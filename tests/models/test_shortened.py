@@ -10,7 +10,7 @@ from laval.models import ShortenedConfig, ShortenedForCausalLM
 from laval.models.presets import PRESETS, preset
 from laval.models.shortened_cache import ShortenedCache
 from laval.shorten.factor import shorten_factor
-from tests.tiny import tiny_config, tiny_model
+from tests.tiny import exact, tiny_config, tiny_model
 
 PAPER = {"width": 16, "feed_forward": 24, "heads": 2}
 FIXED = {"rule": {"name": "fixed"}}
@@ -91,6 +91,29 @@ def test_input_that_does_not_fit_is_refused():
     ):
         with pytest.raises(ValueError, match=said):
             model(**given)
+
+
+def test_an_attention_that_takes_no_mask_is_refused():
+    base = tiny_model("llama")
+    model = ShortenedForCausalLM(ShortenedConfig.of(base, "1@1 2@3 1@1"), base)
+    base.config._attn_implementation = "flex_attention"
+    with pytest.raises(ValueError, match="'flex_attention'; expected 'sdpa' or 'eager'"):
+        model(torch.randint(3, 128, (1, 5)))
+
+
+@torch.no_grad()
+def test_filler_beyond_a_window_spoils_nothing():
+    """One row has many new tokens, the other two and then pads, further away than the sliding window."""
+    base = tiny_model("gemma3_text", torch.float64)
+    model = ShortenedForCausalLM(ShortenedConfig.of(base, "1@1 2@3 1@1", {**FIXED, "start": "zeros"}), base).eval()
+    model = exact(model.double())
+    ids, mask = torch.randint(3, 128, (2, 40)), torch.ones(2, 40).long()
+    mask[1, 12:38] = 0
+    cache = model(ids[:, :10], attention_mask=mask[:, :10], use_cache=True).past_key_values
+    found = model(ids[:, 10:39], attention_mask=mask[:, :39], past_key_values=cache, use_cache=True)
+    found = model(ids[:, 39:], attention_mask=mask, past_key_values=found.past_key_values, use_cache=True)
+    alone = model(ids[1:, mask[1].bool()]).logits[0, -1]
+    torch.testing.assert_close(found.logits[1, -1], alone, rtol=0, atol=1e-10)
 
 
 def test_a_text_shorter_than_a_segment_works():

@@ -46,8 +46,13 @@ class Reach:
     @cached_property
     def visible(self) -> torch.Tensor | None:
         """Bool [B, 1, Q, S], None when plain. A query that reads nothing sees everything: no product is NaN."""
-        return None if self.plain else self.seen | ~self.seen.any(-1, keepdim=True)
+        return None if self.plain else or_all(self.seen)
 
     @cached_property
     def seen(self) -> torch.Tensor:
         return (self.distance >= 0)[:, None]
+
+
+def or_all(visible: torch.Tensor) -> torch.Tensor:
+    """The same mask [..., Q, S], with everything visible where nothing is: filler, whose outcome nobody reads."""
+    return visible | ~visible.any(-1, keepdim=True)

@@ -9,7 +9,7 @@ from torch import nn
 
 from laval.blocks import Backbone, Context, backbone_of
 from laval.blocks.paper import LAYERS, Distance, Paper, Resample, draw
-from laval.blocks.reach import FREE, Reach
+from laval.blocks.reach import FREE, Reach, or_all
 from laval.shorten.memory import Memory
 from laval.shorten.rows import Rows
 
@@ -177,13 +177,14 @@ class Bridge:
         return self.reach.extend(layer, keys, values)
 
 
-IMPLEMENTATIONS = ("sdpa", "eager", "exact")
+MASKLESS = ("flash", "flex", "paged")
+"""Beginnings of the names of attention implementations that take no mask of this kind."""
 
 
 def mask_of(backbone: Backbone, kind: str, reach: Reach, x: torch.Tensor) -> torch.Tensor | None:
     """The reach as a mask of the base's attention implementation. ValueError for one that takes no such mask."""
     implementation = backbone.config._attn_implementation
-    if implementation not in IMPLEMENTATIONS:
+    if implementation.startswith(MASKLESS):
         raise ValueError(
             f"attn_implementation is {implementation!r}; expected 'sdpa' or 'eager', which read ragged rows"
         )
@@ -197,7 +198,7 @@ def mask_of(backbone: Backbone, kind: str, reach: Reach, x: torch.Tensor) -> tor
         visible = (apart >= 0)[None, None]
     else:
         apart = reach.distance[:, None]
-    visible = visible if window is None else visible & (apart < window)
+    visible = visible if window is None else or_all(visible & (apart < window))
     if implementation == "sdpa":
         return visible
     return torch.zeros_like(visible, dtype=x.dtype).masked_fill(~visible, torch.finfo(x.dtype).min)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from laval.blocks.reach import FREE
 from laval.ops import upsample
+from laval.ops.reduce import wide
 from laval.ops.segments import Segments, lead, pick
 from laval.shorten.commit import Commits
 from laval.shorten.memory import Memory
@@ -43,7 +44,7 @@ class Reading:
         chance = self.commits.chance
         if chance is None:
             return self.inner.x.new_ones(self.inner.x.shape[:2])
-        found = pick(chance, self.segments.ends).to(self.inner.x.dtype)
+        found = pick(chance, self.segments.ends)
         found = lead(found, self.starts, value=1) if self.starts else found
         return F.pad(found, (0, self.inner.x.shape[1] - found.shape[1]), value=1)
 
@@ -114,11 +115,12 @@ class Smooth(Upsample):
     """Repeats rows smoothed by the chance of their commit, times 1 with the gradient of the decision (H-Net)."""
 
     def forward(self, reading, memory):
-        inner = reading.inner
+        inner, x = reading.inner, wide(reading.inner.x)
         kept = memory.recall("rows", inner.batch)
-        before = inner.x.new_zeros(len(inner.x), inner.x.shape[-1]) if kept is None else kept[:, 0]
-        smoothed = upsample.smooth(inner.x, reading.shares(), before)
-        return upsample.repeat(with_kept(smoothed, inner, memory), reading.index) * self.sure(reading)
+        before = x.new_zeros(len(x), x.shape[-1]) if kept is None else kept[:, 0]
+        smoothed = upsample.smooth(x, reading.shares().to(x.dtype), before)
+        found = upsample.repeat(with_kept(smoothed, inner, memory), reading.index)
+        return found.to(inner.x.dtype) * self.sure(reading)
 
     def sure(self, reading: Reading) -> torch.Tensor | float:
         """One, with the gradient of the chance of what was decided: [B, T, 1]."""
