@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.soak import memory, soak
-from benchmarks.soak_cases import NEVER, WAYS, plan_of
+from benchmarks.soak_cases import NEVER, WAYS, plan_of, run
 
 COUNT = 40
 
@@ -46,3 +46,8 @@ def test_memory_may_waver_but_not_grow(growth, leaks):
     noted = [(n, 10**9 + growth * n + 2 * 10**6 * (n % 100 == 0), 3) for n in range(0, 2001, 50)]
     found = memory(noted, warm=200)
     assert found["leaks"] is leaks and found["bytes_per_generation"] == pytest.approx(growth, abs=1000)
+
+
+def test_paged_answers_are_told_of_no_end():
+    """A seed whose greedy answer goes through the token that other ways end at."""
+    run(plan_of(806))

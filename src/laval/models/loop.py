@@ -16,7 +16,7 @@ KNOWN = {CACHE, "attention_mask", "position_ids", "use_cache", "logits_to_keep",
 
 
 class OneSequence(GenerationMixin):
-    """`generate` of one sequence without pads walks through the lanes token by token; the rest is transformers' own."""
+    """`generate` of one sequence without pads walks the lanes token by token; the rest is transformers' own."""
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **others):
         walk = walk_of(self, input_ids, generation_config, others)
