@@ -27,7 +27,7 @@ def model():
         ({"use_cache": False}, "use_cache is False"),
         ({"cache_implementation": "static"}, "StaticCache"),
         ({"attention_mask": torch.tensor([[0, 1, 1, 1]])}, "attention_mask"),
-        ({"draft": "magic"}, "draft is 'magic'.*auto, skip, exit, lookup, none"),
+        ({"draft": "magic"}, "draft is 'magic'.*auto, head, skip, exit, lookup, none"),
     ],
 )
 def test_options_are_named(model, options, name):

@@ -18,6 +18,25 @@ STALE = 16
 """Rounds with drafts after which a pass over one row is due again, lest everything be compared with the past."""
 
 
+class Recent:
+    """The last few measurements of one kind, and their median, found when one is added: it is asked for often."""
+
+    def __init__(self, size: int = KEPT):
+        self.kept: deque = deque(maxlen=size)
+        self.median = math.nan
+
+    def add(self, value: float) -> None:
+        self.kept.append(value)
+        self.median = statistics.median(self.kept)
+
+    def settled(self, guess: float) -> float:
+        """The median, or while they are few that of them and a guess."""
+        return self.median if len(self.kept) >= SURE else statistics.median([*self.kept, guess])
+
+
+NONE = Recent()
+
+
 class Costs:
     """Medians of recent passes by their rows, and of drafted tokens by the draft's name; one row's pass is 1.
 
@@ -25,9 +44,10 @@ class Costs:
     """
 
     def __init__(self):
-        self.ones: deque = deque(maxlen=RECENT)
-        self.passes: dict[int, deque] = {}
-        self.drafts: dict[str, deque] = {}
+        self.ones = Recent(RECENT)
+        self.passes: dict[int, Recent] = {}
+        self.drafts: dict[str, Recent] = {}
+        self.table: dict[int, float] = {}  # what `of_pass` said since the last measurement
         self.begun: set[int | str] = set()
         self.plain = 0.0  # seconds of a pass over one row, lately
         self.since = 0
@@ -41,15 +61,16 @@ class Costs:
             self.note(self.passes, rows, seconds)
             self.since += 1
         elif self.counts(1):
-            self.ones.append(seconds)
-            self.plain, self.since = statistics.median(self.ones), 0
+            self.ones.add(seconds)
+            self.plain, self.since = self.ones.median, 0
 
     def note_draft(self, name: str, seconds: float) -> None:
         self.note(self.drafts, name, seconds)
 
     def note(self, kept: dict, kind: int | str, seconds: float) -> None:
         if self.counts(kind) and self.known:
-            kept.setdefault(kind, deque(maxlen=KEPT)).append(seconds / self.plain)
+            self.table.clear()
+            kept.setdefault(kind, Recent()).add(seconds / self.plain)
 
     def counts(self, kind: int | str) -> bool:
         known = kind in self.begun
@@ -59,7 +80,7 @@ class Costs:
     @property
     def known(self) -> bool:
         """Whether a pass over one row has been timed: everything else can be guessed from it."""
-        return bool(self.ones)
+        return bool(self.ones.kept)
 
     @property
     def stale(self) -> bool:
@@ -67,14 +88,19 @@ class Costs:
 
     def of_pass(self, rows: int) -> float:
         """What a pass over `rows` tokens takes: no more than one over more tokens was seen to take."""
+        if rows not in self.table:
+            self.table[rows] = self.estimated(rows)
+        return self.table[rows]
+
+    def estimated(self, rows: int) -> float:
         if rows == 1:
             return 1.0
-        more = (statistics.median(kept) for n, kept in self.passes.items() if n > rows and len(kept) >= SURE)
-        return min(settled(self.passes.get(rows, ()), self.guessed(rows)), *more, math.inf)
+        more = (found.median for n, found in self.passes.items() if n > rows and len(found.kept) >= SURE)
+        return min(self.passes.get(rows, NONE).settled(self.guessed(rows)), *more, math.inf)
 
     def guessed(self, rows: int) -> float:
         """In a straight line between the nearest passes that were timed, or on with the usual slope."""
-        timed = {1: 1.0} | {n: statistics.median(kept) for n, kept in self.passes.items() if n != rows}
+        timed = {1: 1.0} | {n: found.median for n, found in self.passes.items() if n != rows}
         low = max(n for n in timed if n < rows)
         high = min((n for n in timed if n > rows), default=None)
         if high is None:
@@ -83,8 +109,4 @@ class Costs:
 
     def of_draft(self, name: str, share: float) -> float:
         """What one drafted token takes; `share` is the first guess."""
-        return settled(self.drafts.get(name, ()), share)
-
-
-def settled(measured, guess: float) -> float:
-    return statistics.median(measured if len(measured) >= SURE else [*measured, guess])
+        return self.drafts.get(name, NONE).settled(share)

@@ -12,6 +12,7 @@ import torch
 from laval.compat import pick_cache
 from laval.models import AdaptiveForCausalLM
 from laval.models.checks import check_adaptive
+from laval.models.loop import Stop
 from laval.speculate.control import Controller, Plan
 from laval.speculate.drafts import ExitDraft, SkipDraft, propose
 from laval.speculate.keep import draft_beside
@@ -98,7 +99,7 @@ class Lossless:
         reader = Reader(model, cache, States() if "head" in drafts else None)
         run = Run(model, reader, rule, drafts, self.draft)
         self.account = run.account
-        return run.text(input_ids, stopping_criteria, generation_config.max_length, self.streamer)
+        return run.text(input_ids, Stop(stopping_criteria), generation_config.max_length, self.streamer)
 
     def drafts(self, model) -> dict:
         """The drafts that the model itself can make, of those asked for."""
@@ -156,7 +157,7 @@ class Run:
                 self.lookup.add(token)
             if streamer is not None:
                 streamer.put(ids[0, -1:].cpu())
-            if bool(stop(ids, None).all()):
+            if stop(ids):
                 return ids, True
         return ids, False
 
