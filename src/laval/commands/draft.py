@@ -28,7 +28,7 @@ def draft(
     seed: Annotated[int, Option(help="Of the prompts drawn, and of training.")] = 0,
     json: Json = False,
 ) -> None:
-    """Train a draft that guesses ahead, for `generate --lossless`; saved beside the plug-in."""
+    """Train a draft that guesses ahead, for generate --lossless; saved beside the plug-in."""
     with screen(json) as on:
         from laval.speculate.keep import save_draft
         from laval.train.answers import Answers, write_answers

@@ -117,7 +117,7 @@ def check_trained(draft: TrainedDraft | None, model) -> TrainedDraft:
         where = (
             f"{model.folder} holds no {DRAFT}" if model.folder else "the model was not loaded from a plug-in's folder"
         )
-        raise ValueError(f"draft is 'head', but {where}; expected one that laval.train_draft made, or draft='auto'")
+        raise ValueError(f"draft is 'head', but {where}; train one with laval draft, or leave it to draft='auto'")
     return draft
 
 
