@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from laval.speculate import lossless
+from laval.speculate.head import DraftHead
+from laval.speculate.keep import save_draft
 from laval.speculate.proposal import Proposal
 from laval.speculate.verify import Greedy, Sampling, settle_one
 from tests.speculate.models import adaptive, plain
@@ -99,9 +101,12 @@ OPTIONS = {"do_sample": True, "temperature": 0.8, "top_k": 12, "top_p": 0.9, "ma
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draft", ["skip", "exit"])
-def test_drafts_of_the_model_leave_its_distribution_alone(model, draft):
+@pytest.mark.parametrize("draft", ["skip", "exit", "head"])
+def test_drafts_of_the_model_leave_its_distribution_alone(model, draft, tmp_path):
     """The last of four sampled tokens, as often as direct sampling gives it."""
+    if draft == "head":  # knows three quarters of the vocabulary, and stops where it is not sure
+        model.folder = tmp_path
+        save_draft(DraftHead(model.backbone, torch.arange(3, 21)), model, tmp_path, dtype=torch.float32)
     ids, draws = torch.tensor([[5, 6, 7, 5, 6]]), 400
     torch.manual_seed(1)
     direct = plain(model, ids.repeat(4 * draws, 1), **OPTIONS)[:, -3:]

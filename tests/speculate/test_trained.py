@@ -165,3 +165,21 @@ def test_a_draft_that_is_not_there_is_named(tmp_path):
     model.folder = tmp_path
     with pytest.raises(ValueError, match="holds no draft.safetensors"):
         lossless(model, torch.tensor([TEXT]), draft="head", max_new_tokens=2)
+
+
+def test_a_draft_that_comes_later_is_found(tmp_path):
+    model = adaptive("llama")
+    model.folder = tmp_path
+    options = {"max_new_tokens": 4, "do_sample": False}
+    lossless(model, torch.tensor([TEXT]), **options)
+    save_draft(head_of(model), model, tmp_path)
+    assert lossless(model, torch.tensor([TEXT]), draft="head", **options).account.rounds["head"]
+
+
+def test_a_damaged_draft_is_in_the_way_of_nothing_else(tmp_path):
+    model = adaptive("llama")
+    model.folder = tmp_path
+    (tmp_path / DRAFT).write_bytes(b"no tensors")
+    lossless(model, torch.tensor([TEXT]), draft="lookup", max_new_tokens=4)
+    with pytest.raises(ValueError, match="damaged or cut off"):
+        lossless(model, torch.tensor([TEXT]), max_new_tokens=4)

@@ -30,25 +30,22 @@ MOST = 15  # proposed tokens, at one go
 
 
 class Experience:
-    """What is kept of a model from text to text: costs, acceptance, habits, its trained draft.
+    """What is kept of a model from text to text: costs, acceptance, habits, its draft. No output depends on it."""
 
-    No output depends on it. ValueError for a trained draft that is damaged or does not fit.
-    """
-
-    def __init__(self, model):
+    def __init__(self):
         self.controller = Controller()
         self.habits = Habits()
-        head = draft_beside(model)
-        self.trained = None if head is None else TrainedDraft(model, head)
+        self.draft: TrainedDraft | None = None
+
+    def trained(self, model) -> TrainedDraft | None:
+        """The draft beside the plug-in, once there is one. ValueError for one that is damaged or does not fit."""
+        if self.draft is None:
+            head = draft_beside(model)
+            self.draft = None if head is None else TrainedDraft(model, head)
+        return self.draft
 
 
 EXPERIENCE: WeakKeyDictionary = WeakKeyDictionary()
-
-
-def experience(model) -> Experience:
-    if model not in EXPERIENCE:
-        EXPERIENCE[model] = Experience(model)
-    return EXPERIENCE[model]
 
 
 def lossless(
@@ -103,9 +100,9 @@ class Lossless:
 
     def drafts(self, model) -> dict:
         """The drafts that the model itself can make, of those asked for."""
-        drafts, trained = {}, experience(model).trained
-        if self.draft == "head" or (self.draft == "auto" and trained is not None):
-            drafts["head"] = check_trained(trained, model)
+        drafts, learned = {}, EXPERIENCE.setdefault(model, Experience())
+        if self.draft == "head" or (self.draft == "auto" and learned.trained(model)):
+            drafts["head"] = check_trained(learned.trained(model), model)
         usable = model.policy.layers and model.policy.keeps_kv
         if self.draft == "skip" or (self.draft == "auto" and usable):
             drafts["skip"] = SkipDraft(model, self.depth)
@@ -120,7 +117,7 @@ class Run:
     def __init__(self, model, reader: Reader, rule, drafts: dict, wanted: str):
         self.model, self.reader, self.rule, self.drafts, self.wanted = model, reader, rule, drafts, wanted
         self.account = Account()
-        learned = experience(model)
+        learned = EXPERIENCE.setdefault(model, Experience())
         self.controller = learned.controller
         self.controller.start()
         self.must = wanted in ("skip", "exit", "head")
