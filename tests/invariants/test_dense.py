@@ -36,7 +36,7 @@ def test_dense_is_the_base(family, implementation):
 @pytest.mark.parametrize(("family", "implementation"), CASES)
 @torch.no_grad()
 def test_a_new_plugin_is_an_identity_bit_for_bit(family, implementation, dtype):
-    """In one pass. Over a cache up to rounding: the last bit of a one-row product depends on the addresses."""
+    """In one pass. Over a cache up to rounding: the last bit of a product may depend on addresses."""
     base = tiny_model(family, dtype, attn_implementation=implementation)
     model = attach(base, FlexiDepth(**WIDTHS))
     ids, mask = padded_prompt()
