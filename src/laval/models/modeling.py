@@ -19,8 +19,9 @@ from laval.models.configuration import AdaptiveConfig
 from laval.models.generation import WithinContext
 from laval.models.loop import OneSequence
 from laval.models.record import check_saved
+from laval.models.safe import FromSafetensors
 from laval.models.thresholds import taus_of
-from laval.models.weights import WEIGHT_FILES, check_names
+from laval.models.weights import WEIGHT_FILES
 from laval.runtime import STEPS, BreakEven, Choice, Recording, check_runtime, choose, give_room
 from laval.runtime.decoder import Decoder, Decoders, suits
 from laval.skip import Route, SkipPolicy
@@ -33,7 +34,7 @@ class AdaptiveOutput(CausalLMOutputWithPast):
     routes: tuple[Route, ...] | None = None
 
 
-class AdaptiveForCausalLM(PreTrainedModel, WithinContext, OneSequence, GenerationMixin):
+class AdaptiveForCausalLM(FromSafetensors, PreTrainedModel, WithinContext, OneSequence, GenerationMixin):
     """`base`: the untouched transformers model, under its own weight names. `policy`: who skips what.
 
     `runtime` says how a forward is carried out: auto, masked, grouped, conditional, agreed (sequences skip a
@@ -64,21 +65,8 @@ class AdaptiveForCausalLM(PreTrainedModel, WithinContext, OneSequence, Generatio
         self.recording: Recording | None = None
         self.tokenizer = None
         self.folder: Path | None = None  # of the plug-in, where it was loaded from one
-        for parameter in self.parameters():  # all made or loaded already: post_init must not draw them again
-            parameter._is_hf_initialized = not parameter.is_meta
+        self.keep_made()
         self.post_init()
-
-    def _init_weights(self, module) -> None:
-        """Nothing: routers and adapters start themselves, the base has its own."""
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *arguments, output_loading_info=False, **options):
-        """As in transformers, but from safetensors alone, and ValueError for a tensor missing or left over."""
-        options["use_safetensors"] = True
-        name = pretrained_model_name_or_path
-        model, report = super().from_pretrained(name, *arguments, output_loading_info=True, **options)
-        check_names(report["missing_keys"], report["unexpected_keys"], name)
-        return (model, report) if output_loading_info else model
 
     def save_pretrained(self, save_directory, is_main_process=True, **options) -> None:
         """The whole model, base included, as safetensors, and its tokenizer if it has one; all or nothing.

@@ -13,9 +13,10 @@ from transformers.utils import can_return_tuple
 from laval.compat import CACHE, keep_rows, output_field, pick_cache
 from laval.files import atomic_folder
 from laval.models.calls import NOT_KEPT
+from laval.models.safe import FromSafetensors
 from laval.models.shortened_cache import ShortenedCache, as_shortened
 from laval.models.shortened_config import ShortenedConfig
-from laval.models.weights import WEIGHT_FILES, check_names
+from laval.models.weights import WEIGHT_FILES
 from laval.ops.segments import gather_left, scatter_back
 from laval.shorten import Commits, Level, Memory, Nothing, Rows, build_stacks
 from laval.shorten.factor import threshold_for
@@ -37,7 +38,7 @@ class ShortenedOutput(CausalLMOutputWithPast):
     commits: tuple[Commits, ...] | None = None
 
 
-class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
+class ShortenedForCausalLM(FromSafetensors, PreTrainedModel, GenerationMixin):
     """`kind`: embedding and head. `stacks`: the hierarchy between them (see `Level`). `base`: the model whose layers
     the stacks call, under its own weight names; None for published layers.
     """
@@ -55,21 +56,8 @@ class ShortenedForCausalLM(PreTrainedModel, GenerationMixin):
         self.kind = ModernKind(self.base) if wanted else PaperKind(config.read_paper, config.vocab_size)
         self.stacks = build_stacks(config.read_plan, config.read_levels, self.kind)
         self.tokenizer = None
-        for parameter in self.parameters():  # all made already: post_init must not draw them again
-            parameter._is_hf_initialized = not parameter.is_meta
+        self.keep_made()
         self.post_init()
-
-    def _init_weights(self, module) -> None:
-        """Nothing: every part starts itself."""
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *arguments, output_loading_info=False, **options):
-        """As in transformers, but from safetensors alone, and ValueError for a tensor missing or left over."""
-        options["use_safetensors"] = True
-        name = pretrained_model_name_or_path
-        model, report = super().from_pretrained(name, *arguments, output_loading_info=True, **options)
-        check_names(report["missing_keys"], report["unexpected_keys"], name)
-        return (model, report) if output_loading_info else model
 
     def save_pretrained(self, save_directory, is_main_process=True, **options) -> None:
         """Config and weights as safetensors, and the tokenizer if there is one; all or nothing."""
